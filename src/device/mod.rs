@@ -1,0 +1,1 @@
+//! The rim to the hardware: allocator, readings, and the thread that owns every tensor.

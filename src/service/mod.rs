@@ -1,0 +1,1 @@
+//! gRPC services: wire types end here.

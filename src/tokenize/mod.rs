@@ -1,0 +1,1 @@
+//! Text to token ids, off the async threads.
