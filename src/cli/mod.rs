@@ -1,1 +1,3 @@
 //! One file for each subcommand.
+
+pub mod bench;

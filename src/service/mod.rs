@@ -1,1 +1,3 @@
 //! gRPC services: wire types end here.
+
+pub mod proto;
