@@ -201,7 +201,7 @@ all    100       3     0      0        0  OK 97, RESOURCE_EXHAUSTED 3
 ";
         let text = render(&report());
         assert!(text.starts_with(expected), "{text}");
-        assert!(text.contains("\nlarge      12   4.0          4   1.25x  73.5 %"), "{text}");
+        assert!(text.contains("\nlarge     12   4.0          4   1.25x   73.5 %"), "{text}");
         assert!(text.contains("memory 100 %"), "{text}");
         assert!(!text.contains("over idle"), "memory was not sampled");
     }
