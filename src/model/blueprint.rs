@@ -22,8 +22,7 @@ use crate::units::Bytes;
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 /// Piece tables of 250,000 words are about 17 MB.
 const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
-/// The largest step unless the configuration says otherwise. A CPU computes a small encoder at 5,000 to 20,000 tokens a
-/// second: more would hold the device for seconds, and batches stop gaining far below. A larger value lets the
+/// The largest step unless the configuration says otherwise. A core computes MiniLM at 3,500 tokens a second: more would hold the device for seconds, and batches stop gaining far below. A larger value lets the
 /// profile look further, and costs its time.
 const STEP_TOKENS_MAX: u32 = 8_192;
 

@@ -38,7 +38,7 @@ impl Activation {
             host::write(x, |x| match self {
                 Activation::Gelu => each(x, bias, |x| 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))),
                 Activation::GeluTanh => each(x, bias, |x| {
-                    const SQRT_2_OVER_PI: f32 = 0.797_884_56;
+                    const SQRT_2_OVER_PI: f32 = 0.797_884_6;
                     0.5 * x * (1.0 + tanh(SQRT_2_OVER_PI * x * (0.044_715 * x).mul_add(x, 1.0)))
                 }),
                 Activation::Relu => each(x, bias, |x| x.max(0.0)),

@@ -28,7 +28,7 @@ pub(super) fn times_decoded(x: &[f32], w: View<'_>, out: &mut [f32], scratch: &m
         w.decode_rows(first, decoded);
         // SAFETY: the panel's product lies in the columns `first..first + rows` of `out`, which is m rows of n and
         // outlives the call; the columns of different panels are disjoint, so no two threads write one element.
-        unsafe { product(x, decoded, out.from_column(first), n, [m, rows, k], Parallelism::None) }
+        unsafe { product(x, decoded, out.at(first), n, [m, rows, k], Parallelism::None) }
     });
 }
 
@@ -41,7 +41,7 @@ unsafe impl Sync for Columns {}
 impl Columns {
     /// # Safety
     /// `column` is a column of the product.
-    unsafe fn from_column(&self, column: usize) -> *mut f32 {
+    unsafe fn at(&self, column: usize) -> *mut f32 {
         // SAFETY: the first row has this column.
         unsafe { self.0.add(column) }
     }

@@ -49,10 +49,9 @@ impl TextEncoder {
         let mut tokenizer = Tokenizer::from_bytes(json).map_err(|error| error.to_string())?;
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| error.to_string())?;
-        if let Some((token, id)) = tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id) {
-            if id >= vocabulary {
-                return Err(format!("the token '{token}' with id {id}, where the model has {vocabulary} embeddings"));
-            }
+        let last = tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
+        if let Some((token, id)) = last.filter(|(_, id)| *id >= vocabulary) {
+            return Err(format!("the token '{token}' with id {id}, where the model has {vocabulary} embeddings"));
         }
         let special = [false, true].map(|pair| {
             tokenizer.get_post_processor().map_or(0, |post| tokenizers::PostProcessor::added_tokens(post, pair))

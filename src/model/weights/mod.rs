@@ -32,7 +32,7 @@ impl Encoding {
         match self {
             Encoding::F32 => elements.checked_mul(4),
             Encoding::F16 | Encoding::Bf16 => elements.checked_mul(2),
-            Encoding::Q8 if elements % 32 == 0 => (elements / 32).checked_mul(34),
+            Encoding::Q8 if elements.is_multiple_of(32) => (elements / 32).checked_mul(34),
             Encoding::Q8 | Encoding::Other(_) => None,
         }
     }
