@@ -16,6 +16,7 @@ pub(super) struct Document<'t> {
     path: PathBuf,
     text: &'t str,
     problems: RefCell<Vec<(Range<usize>, String)>>,
+    written: RefCell<BTreeMap<String, Place>>,
 }
 
 /// A value and where it stands.
@@ -35,7 +36,8 @@ impl<'t> Document<'t> {
         text: &'t str,
         read: impl FnOnce(&Document<'t>, Section<'_>) -> Option<T>,
     ) -> Result<T, ConfigError> {
-        let document = Document { path: path.to_owned(), text, problems: RefCell::default() };
+        let document =
+            Document { path: path.to_owned(), text, problems: RefCell::default(), written: RefCell::default() };
         let (root, errors) = DeTable::parse_recoverable(text);
         for error in errors {
             document.problem(error.span().unwrap_or(0..0), error.message());
@@ -61,6 +63,11 @@ impl<'t> Document<'t> {
     /// Notes a problem.
     pub(super) fn problem(&self, span: Range<usize>, message: impl Into<String>) {
         self.problems.borrow_mut().push((span, message.into()));
+    }
+
+    /// The keys that were asked for and found, and where.
+    pub(super) fn written(&self) -> BTreeMap<String, Place> {
+        self.written.take()
     }
 
     /// The folder that holds the file.
@@ -160,7 +167,10 @@ impl<'d> Section<'d> {
 
     fn raw(&mut self, key: &'static str) -> Option<Found<&'d DeValue<'d>>> {
         self.known.push(key);
-        self.table.get(key).map(|value| Found { value: value.get_ref(), span: value.span() })
+        let value = self.table.get(key)?;
+        let place = self.document.place(&value.span());
+        self.document.written.borrow_mut().insert(format!("{}{key}", self.prefix), place);
+        Some(Found { value: value.get_ref(), span: value.span() })
     }
 
     fn value<T: Written>(&self, key: &str, found: Found<&DeValue<'_>>) -> Option<Found<T>> {

@@ -15,6 +15,8 @@ mod argument;
 mod model_file;
 mod repository;
 pub mod source;
+pub mod files;
+pub mod digest;
 
 pub use argument::{ModelArgument, check_name};
 pub use choices::{Batching, DeviceKind, LogFilter, LogFormat, MemoryBudget, Models, Readings, Threads};

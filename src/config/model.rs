@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::{Dtype, LoadPolicy, Pooling, Task};
+use super::written::Written;
+use super::{Dtype, LoadPolicy, Pooling, Task, source};
 use crate::units::{Bytes, Micros};
 
 /// Where the weights, the tokenizer and the architecture's own configuration come from.
@@ -123,5 +124,34 @@ impl ModelConfig {
             required: true,
             pinned: false,
         }
+    }
+
+    /// The values by their key in `model.toml`, as text. What is `None` says in brackets where its value comes from.
+    pub fn texts(&self) -> Vec<(&'static str, String)> {
+        fn or<T: Written>(value: &Option<T>, otherwise: &str) -> String {
+            value.as_ref().map_or_else(|| otherwise.to_owned(), Written::show)
+        }
+        const FILES: &str = "(the model's files)";
+        let names = |map: &BTreeMap<String, String>| map.keys().cloned().collect::<Vec<_>>().join(", ");
+        vec![
+            ("source", source::pull_argument(&self.source)),
+            ("sha256", names(&self.sha256)),
+            ("task", or(&self.task, FILES)),
+            ("dtype", self.dtype.show()),
+            ("length_max", or(&self.length_max, FILES)),
+            ("pooling", or(&self.pooling, FILES)),
+            ("normalize", or(&self.normalize, FILES)),
+            ("prompts", names(&self.prompts)),
+            ("default_prompt", or(&self.default_prompt, FILES)),
+            ("budget.guaranteed", self.guaranteed.show()),
+            ("budget.limit", or(&self.limit, "(the server's budget)")),
+            ("share", self.share.show()),
+            ("target_latency", or(&self.target_latency, "(none)")),
+            ("max_linger", self.max_linger.show()),
+            ("step_tokens_max", or(&self.step_tokens_max, "(the profile)")),
+            ("load", self.load.show()),
+            ("required", self.required.show()),
+            ("pinned", self.pinned.show()),
+        ]
     }
 }

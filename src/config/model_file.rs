@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
 use super::document::{Document, Found, Section};
-use super::error::ConfigError;
+use super::error::{ConfigError, Place};
 use super::model::{Amount, ModelConfig, Source};
 use super::{LoadPolicy, source};
 use crate::units::{Bytes, Micros};
@@ -17,8 +17,20 @@ const SCHEMA: u32 = 1;
 ///
 /// # Errors
 /// Every problem of the file, each with its line and column.
-pub(super) fn read(name: &str, path: &Path, text: &str) -> Result<ModelConfig, ConfigError> {
-    Document::read(path, text, |document, section| Reader { document }.model(name, section))
+pub(super) fn read(name: &str, path: &Path, text: &str) -> Result<Written, ConfigError> {
+    Document::read(path, text, |document, section| {
+        let config = Reader { document }.model(name, section)?;
+        Some(Written { config, places: document.written() })
+    })
+}
+
+/// What a file says.
+#[derive(Debug)]
+pub(super) struct Written {
+    /// The model.
+    pub(super) config: ModelConfig,
+    /// Where each key is, as in `budget.limit`.
+    pub(super) places: BTreeMap<String, Place>,
 }
 
 /// Whether the text, which may be broken elsewhere, says `required = true`.
@@ -297,7 +309,7 @@ mod tests {
             prompts = { query = "query: " }
             sha256 = { "model.safetensors" = "ABABABABABABABABABABABABABABABABABABABABABABABABABABABABABABABAB" }
         "#;
-        let model = read("m", Path::new("m/model.toml"), text).expect("valid");
+        let model = read("m", Path::new("m/model.toml"), text).expect("valid").config;
         let expected = ModelConfig {
             name: "m".into(),
             task: Some(Task::Embed),
@@ -324,14 +336,14 @@ mod tests {
 
     #[test]
     fn what_is_left_out_has_the_documented_default() {
-        let model = read("m", Path::new("m/model.toml"), HEAD).expect("valid");
+        let model = read("m", Path::new("m/model.toml"), HEAD).expect("valid").config;
         assert_eq!(model, ModelConfig::new("m", Source::Embedded("tiny-embed".into())));
     }
 
     #[test]
     fn a_relative_path_starts_at_the_file() {
         let text = "schema = 1\nsource.path = \"weights\"\n";
-        let model = read("m", Path::new("models/m/model.toml"), text).expect("valid");
+        let model = read("m", Path::new("models/m/model.toml"), text).expect("valid").config;
         assert_eq!(model.source, Source::Path("models/m/weights".into()));
     }
 

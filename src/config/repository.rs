@@ -1,6 +1,6 @@
 //! The models that a server knows: those of a repository folder or of the program itself, and those named one by one.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::argument::{ModelArgument, check_name};
@@ -37,24 +37,29 @@ pub struct Entry {
     pub required: bool,
     /// Its configuration, or everything that is wrong with it.
     pub config: Result<ModelConfig, ConfigError>,
+    /// Where the values were written, by their key in `model.toml`; the others are defaults.
+    pub places: BTreeMap<String, Place>,
 }
 
 impl Entry {
-    fn new(config: ModelConfig) -> Entry {
-        Entry { name: config.name.clone(), required: config.required, config: Ok(config) }
+    fn new(config: ModelConfig, places: BTreeMap<String, Place>) -> Entry {
+        Entry { name: config.name.clone(), required: config.required, config: Ok(config), places }
     }
 
     fn from_file(name: &str, path: &Path, text: &str) -> Entry {
         match model_file::read(name, path, text) {
-            Ok(config) => Entry::new(config),
-            Err(error) => {
-                Entry { name: name.to_owned(), required: model_file::says_required(text), config: Err(error) }
-            }
+            Ok(written) => Entry::new(written.config, written.places),
+            Err(error) => Entry { required: model_file::says_required(text), ..Entry::broken(name, error) },
         }
     }
 
+    /// The model whose files are in `folder`, about which nothing else is said.
+    fn plain(name: &str, source: Source, place: Place) -> Entry {
+        Entry::new(ModelConfig::new(name, source), [("source".to_owned(), place)].into())
+    }
+
     fn broken(name: &str, error: ConfigError) -> Entry {
-        Entry { name: name.to_owned(), required: false, config: Err(error) }
+        Entry { name: name.to_owned(), required: false, config: Err(error), places: BTreeMap::new() }
     }
 }
 
@@ -83,8 +88,8 @@ impl Repository {
             }
         };
         for argument in &config.model {
-            let model = known.interpret(argument)?;
-            repository.add(argument, model)?;
+            let entry = known.interpret(argument, &config.cache_dir)?;
+            repository.add(argument, entry)?;
         }
         if repository.entries.is_empty() {
             let what = match &config.models {
@@ -120,7 +125,7 @@ impl Repository {
             }
         }
         paths.sort();
-        Ok(Repository { entries: paths.iter().map(|path| read_entry(path)).collect() })
+        Ok(Repository { entries: paths.iter().map(|path| read_folder(path, &plain_name(path))).collect() })
     }
 
     /// The entry called `name`.
@@ -128,27 +133,29 @@ impl Repository {
         self.entries.iter().find(|entry| entry.name == name)
     }
 
-    /// What `argument` means: a folder, else a name of this repository or of the embedded one, else a Hugging Face id.
+    /// What `argument` means: a folder, else a name of this repository, of the embedded one or of a folder that was
+    /// pulled into `cache_dir`, else a Hugging Face id.
     ///
     /// # Errors
     /// It is none of them, or the model that it names is broken.
-    pub fn interpret(&self, argument: &ModelArgument) -> Result<ModelConfig, ConfigError> {
+    pub fn interpret(&self, argument: &ModelArgument, cache_dir: &Path) -> Result<Entry, ConfigError> {
         let target = &argument.target;
-        let refuse = |message: String| ConfigError::new(Place::Flag(format!("--model {argument}")), message);
+        let place = Place::Flag(format!("--model {argument}"));
+        let refuse = |message: String| ConfigError::new(place.clone(), message);
         let path = Path::new(target);
+        let pulled = source::local_folder(cache_dir, target);
         let embedded = Repository::embedded();
-        let mut model = if let Some(id) = target.strip_prefix("hf:") {
-            hub_model(id).map_err(refuse)?
+        let hub = |id: &str| hub_model(id, place.clone()).map_err(refuse);
+        let mut entry = if let Some(id) = target.strip_prefix("hf:") {
+            hub(id)?
         } else if path.is_dir() {
-            let name = plain_name(path);
-            match path.join(MODEL_FILE).is_file() {
-                true => read_entry(path).config?,
-                false => ModelConfig::new(name, Source::Path(path.to_owned())),
-            }
+            read_folder(path, &plain_name(path))
         } else if let Some(entry) = self.find(target).or_else(|| embedded.find(target)) {
-            entry.config.clone()?
+            entry.clone()
+        } else if check_name(target).is_ok() && pulled.is_dir() {
+            read_folder(&pulled, target)
         } else if target.contains('/') && !target.starts_with(['/', '.', '~']) {
-            hub_model(target).map_err(refuse)?
+            hub(target)?
         } else if target.contains('/') {
             return Err(refuse(format!("there is no folder {target}")));
         } else {
@@ -158,30 +165,37 @@ impl Repository {
                 "'{target}' is no folder, no model of the repository and no Hugging Face id (ORGANISATION/NAME){known}"
             )));
         };
+        let model = entry.config.as_mut().map_err(|error| error.clone())?;
         if let Some(dtype) = argument.dtype {
             model.dtype = dtype;
+            entry.places.insert("dtype".into(), place.clone());
         }
         if let Some(name) = &argument.name {
-            model.name = name.clone();
+            entry.name = name.clone();
         }
         // Who names a model wants it served, whatever the repository says about when.
         model.load = LoadPolicy::Startup;
         model.required = true;
-        check_name(&model.name).map_err(|message| refuse(format!("{message}; give one with NAME={target}")))?;
-        Ok(model)
+        entry.required = true;
+        entry.places.extend([("load".into(), place.clone()), ("required".into(), place.clone())]);
+        check_name(&entry.name).map_err(|message| refuse(format!("{message}; give one with NAME={target}")))?;
+        model.name = entry.name.clone();
+        Ok(entry)
     }
 
     /// Adds a model named on the command line. A name that is taken becomes `name-dtype`, unless it was given.
-    fn add(&mut self, argument: &ModelArgument, mut model: ModelConfig) -> Result<(), ConfigError> {
-        if argument.name.is_none() && self.find(&model.name).is_some() {
+    fn add(&mut self, argument: &ModelArgument, mut entry: Entry) -> Result<(), ConfigError> {
+        let taken = self.find(&entry.name).is_some();
+        if let (true, None, Ok(model)) = (taken, &argument.name, &mut entry.config) {
             model.name = format!("{}-{}", model.name, model.dtype);
+            entry.name = model.name.clone();
         }
-        if self.find(&model.name).is_some() {
+        if self.find(&entry.name).is_some() {
             let message =
-                format!("another model is called '{}' already: give a name with NAME={}", model.name, argument.target);
+                format!("another model is called '{}' already: give a name with NAME={}", entry.name, argument.target);
             return Err(ConfigError::new(Place::Flag(format!("--model {argument}")), message));
         }
-        self.entries.push(Entry::new(model));
+        self.entries.push(entry);
         Ok(())
     }
 }
@@ -194,23 +208,22 @@ fn embedded_path(name: &str) -> PathBuf {
     Path::new("models").join(name).join(MODEL_FILE)
 }
 
-/// The model of the repository in `folder`.
-pub(super) fn read_entry(folder: &Path) -> Entry {
-    let name = plain_name(folder);
-    if let Err(message) = check_name(&name) {
-        return Entry::broken(&name, ConfigError::at(folder, message));
+/// The model called `name` in `folder`.
+fn read_folder(folder: &Path, name: &str) -> Entry {
+    if let Err(message) = check_name(name) {
+        return Entry::broken(name, ConfigError::at(folder, message));
     }
     let path = folder.join(MODEL_FILE);
     match std::fs::read_to_string(&path) {
-        Ok(text) => Entry::from_file(&name, &path, &text),
+        Ok(text) => Entry::from_file(name, &path, &text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => match folder.join("config.json").is_file() {
-            true => Entry::new(ModelConfig::new(name, Source::Path(folder.to_owned()))),
+            true => Entry::plain(name, Source::Path(folder.to_owned()), Place::Path(folder.to_owned())),
             false => {
                 let message = format!("neither {MODEL_FILE} nor a config.json is here: this is no model");
-                Entry::broken(&name, ConfigError::at(folder, message))
+                Entry::broken(name, ConfigError::at(folder, message))
             }
         },
-        Err(error) => Entry::broken(&name, ConfigError::at(&path, format!("cannot be read: {error}"))),
+        Err(error) => Entry::broken(name, ConfigError::at(&path, format!("cannot be read: {error}"))),
     }
 }
 
@@ -222,12 +235,12 @@ fn plain_name(path: &Path) -> String {
 }
 
 /// The model of a Hugging Face id, `ORGANISATION/NAME[@REVISION]`.
-fn hub_model(text: &str) -> Result<ModelConfig, String> {
+fn hub_model(text: &str, place: Place) -> Result<Entry, String> {
     let (id, revision) = text.split_once('@').unwrap_or((text, source::DEFAULT_REVISION));
     source::check_hub_id(id)?;
     source::check_revision(revision)?;
     let name = id.rsplit('/').next().unwrap_or(id);
-    Ok(ModelConfig::new(name, Source::Hub { id: id.to_owned(), revision: revision.to_owned() }))
+    Ok(Entry::plain(name, Source::Hub { id: id.to_owned(), revision: revision.to_owned() }, place))
 }
 
 #[cfg(test)]
@@ -313,7 +326,19 @@ mod tests {
         let repository = Repository::load(&config(None, &[&argument])).expect("valid");
         let mut expected = ModelConfig::new("my-model", Source::Path(path));
         expected.dtype = crate::config::Dtype::F16;
-        assert_eq!(repository.entries, [Entry::new(expected)]);
+        assert_eq!(repository.entries.len(), 1);
+        assert_eq!(repository.entries[0].config, Ok(expected));
+        assert!(repository.entries[0].places.contains_key("dtype"), "the flag is the dtype's origin");
+    }
+
+    #[test]
+    fn a_pulled_folder_is_served_by_name() {
+        let root = folder(&[("local/my-model/config.json", "{}")]);
+        let mut config = config(None, &["my-model"]);
+        config.cache_dir = root.path().to_owned();
+        let repository = Repository::load(&config).expect("valid");
+        let source = repository.entries[0].config.as_ref().map(|model| model.source.clone());
+        assert_eq!(source, Ok(Source::Path(root.path().join("local/my-model"))));
     }
 
     #[cfg(feature = "embedded-models")]

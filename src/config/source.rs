@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::model::Source;
 use super::repository::EMBEDDED;
 use super::sources::Environment;
-use super::{ServerConfig, check_name};
+use super::{ServerConfig, check_name, files};
 
 /// The revision of a Hugging Face repository when none is named.
 pub const DEFAULT_REVISION: &str = "main";
@@ -13,7 +13,7 @@ pub const DEFAULT_REVISION: &str = "main";
 /// The folders that hold what was pulled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// Everything but Hugging Face repositories.
+    /// Wheels and local folders.
     pub root: PathBuf,
     /// Hugging Face repositories, laid out as the hub's own clients do, so that both find what the other has fetched.
     pub hub: PathBuf,
@@ -37,16 +37,27 @@ impl Cache {
         self.root.join("wheels").join(wheel).join(folder.replace('/', "--"))
     }
 
-    /// The folder of a hub repository's snapshot, if all of it was fetched: the reference is written last.
-    fn snapshot(&self, id: &str, revision: &str) -> Option<PathBuf> {
-        let repository = self.hub.join(format!("models--{}", id.replace('/', "--")));
+    /// The folder of a hub repository.
+    pub fn hub_folder(&self, id: &str) -> PathBuf {
+        self.hub.join(format!("models--{}", id.replace('/', "--")))
+    }
+
+    /// The folder of a hub repository's snapshot. Other clients of the hub fetch single files, so that a snapshot only
+    /// counts when it holds weights; `plimsoll pull` makes it appear whole.
+    pub fn snapshot(&self, id: &str, revision: &str) -> Option<PathBuf> {
+        let repository = self.hub_folder(id);
         // A revision is a branch or tag, whose file holds the commit, or a commit itself.
         let commit = std::fs::read_to_string(repository.join("refs").join(revision));
         let commit = commit.map_or_else(|_| revision.to_owned(), |commit| commit.trim().to_owned());
         check_revision(&commit).ok()?;
         let snapshot = repository.join("snapshots").join(commit);
-        snapshot.is_dir().then_some(snapshot)
+        files::holds_weights(&snapshot).then_some(snapshot)
     }
+}
+
+/// Where the local model `name` is copied to.
+pub fn local_folder(cache_dir: &Path, name: &str) -> PathBuf {
+    cache_dir.join("local").join(name)
 }
 
 /// Files on this machine.
@@ -210,6 +221,9 @@ mod tests {
         let repository = root.path().join("hub/models--some-org--some-model");
         let snapshot = repository.join("snapshots/0123abcd");
         std::fs::create_dir_all(&snapshot).expect("a folder");
+        std::fs::write(snapshot.join("tokenizer.json"), "{}").expect("a file");
+        assert!(resolve(&hub("0123abcd"), &cache(root.path())).is_err(), "a snapshot without weights");
+        std::fs::write(snapshot.join("model.safetensors"), "").expect("a file");
         std::fs::create_dir_all(repository.join("refs")).expect("a folder");
         std::fs::write(repository.join("refs/main"), "0123abcd\n").expect("a file");
         let located = Located::Folder(snapshot);
