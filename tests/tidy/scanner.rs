@@ -4,35 +4,35 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// One Rust file: what it says, and what the compiler sees of it outside tests.
-pub struct Source {
+pub(crate) struct Source {
     /// Relative to the root, with `/`.
-    pub path: String,
+    pub(crate) path: String,
     /// All of it.
-    pub text: String,
+    pub(crate) text: String,
     /// What the compiler sees outside tests: comments and strings blanked, lines in their places.
-    pub code: String,
+    pub(crate) code: String,
 }
 
 impl Source {
     /// The top-level module of a file under `src/`.
-    pub fn module(&self) -> &str {
+    pub(crate) fn module(&self) -> &str {
         let rest = self.path.strip_prefix("src/").unwrap_or(&self.path);
         rest.split(['/', '.']).next().unwrap_or(rest)
     }
 
     /// Lines of the code that mention `word` as a whole identifier.
-    pub fn mentions(&self, word: &str) -> Vec<usize> {
+    pub(crate) fn mentions(&self, word: &str) -> Vec<usize> {
         let lines = self.code.lines().enumerate();
         lines.filter(|(_, line)| has_word(line, word)).map(|(index, _)| index + 1).collect()
     }
 }
 
-pub fn root() -> &'static Path {
+pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// Every file below `folder`, relative to the root, sorted; build output and what tools leave is passed over.
-pub fn files(folder: &str) -> Vec<PathBuf> {
+pub(crate) fn files(folder: &str) -> Vec<PathBuf> {
     const PASSED_OVER: [&str; 6] = ["target", ".git", ".venv", ".cache", "__pycache__", "mutants.out"];
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];
@@ -56,7 +56,7 @@ pub fn files(folder: &str) -> Vec<PathBuf> {
 }
 
 /// The Rust files below `folder`.
-pub fn sources(folder: &str) -> Vec<Source> {
+pub(crate) fn sources(folder: &str) -> Vec<Source> {
     let paths = files(folder).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs"));
     let sources: Vec<_> = paths
         .map(|path| {
@@ -72,7 +72,7 @@ pub fn sources(folder: &str) -> Vec<Source> {
 
 /// Whether the line mentions the word with nothing of an identifier directly before or after it. A word may have
 /// punctuation at its ends (`print!`, `.unwrap()`), where anything may follow.
-pub fn has_word(line: &str, word: &str) -> bool {
+pub(crate) fn has_word(line: &str, word: &str) -> bool {
     let ident = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     line.match_indices(word).any(|(at, _)| {
         let (before, after) = (line[..at].chars().next_back(), line[at + word.len()..].chars().next());
