@@ -22,7 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("memory", &["units"]),
     ("admission", &["memory", "units"]),
     ("scheduler", &["admission", "memory", "units"]),
-    ("ops", &["units"]),
+    ("ops", &["config", "units"]),
     ("tokenize", &["config", "model", "units"]),
     ("model", &["config", "memory", "ops", "tokenize", "units"]),
     ("device", &["memory", "model", "ops", "units"]),

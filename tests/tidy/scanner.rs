@@ -55,19 +55,35 @@ pub(crate) fn files(folder: &str) -> Vec<PathBuf> {
     found
 }
 
-/// The Rust files below `folder`.
+/// The Rust files below `folder`. A file that is compiled for tests only has no code.
 pub(crate) fn sources(folder: &str) -> Vec<Source> {
     let paths = files(folder).into_iter().filter(|path| path.extension().is_some_and(|e| e == "rs"));
-    let sources: Vec<_> = paths
+    let mut sources: Vec<_> = paths
         .map(|path| {
             let text = fs::read_to_string(root().join(&path)).expect("sources are text");
             let code = without_tests(&without_comments_and_strings(&text));
             Source { path: path.to_string_lossy().into_owned(), text, code }
         })
-        .filter(|source| !source.path.ends_with("/tests.rs") && !source.path.contains("/tests/"))
         .collect();
-    assert!(!sources.is_empty(), "no Rust file below {folder}");
+    let for_tests: Vec<_> = sources.iter().flat_map(modules_for_tests).collect();
+    for source in &mut sources {
+        let stem = source.path.trim_end_matches(".rs");
+        if for_tests.iter().any(|module| stem == module || stem.starts_with(&format!("{module}/"))) {
+            source.code.clear();
+        }
+    }
     sources
+}
+
+/// The paths, without `.rs`, of the modules that a file declares for tests only.
+fn modules_for_tests(source: &Source) -> Vec<String> {
+    let stem = source.path.trim_end_matches(".rs");
+    let (folder, name) = stem.rsplit_once('/').unwrap_or(("", stem));
+    let folder = if ["mod", "lib", "main"].contains(&name) { folder } else { stem };
+    let declared = source.text.split("#[cfg(test)]\n").skip(1).filter_map(|item| {
+        item.trim_start().strip_prefix("mod ").and_then(|item| item.split_once(';')).map(|(name, _)| name)
+    });
+    declared.filter(|name| !name.contains(['{', ' '])).map(|name| format!("{folder}/{name}")).collect()
 }
 
 /// Whether the line mentions the word with nothing of an identifier directly before or after it. A word may have
@@ -76,7 +92,9 @@ pub(crate) fn has_word(line: &str, word: &str) -> bool {
     let ident = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     line.match_indices(word).any(|(at, _)| {
         let (before, after) = (line[..at].chars().next_back(), line[at + word.len()..].chars().next());
-        !(ident(before) && ident(word.chars().next())) && !(ident(after) && ident(word.chars().next_back()))
+        let cut_before = ident(before) && ident(word.chars().next());
+        let cut_after = ident(after) && ident(word.chars().next_back());
+        !cut_before && !cut_after
     })
 }
 
@@ -203,4 +221,16 @@ fn words_are_whole() {
     check("use crate::{a, b};", "crate::{", true);
     check("use crate::engines;", "crate::engine", false);
     check("Status::internal(x)", "Status::internal", true);
+}
+
+#[test]
+fn modules_for_tests_are_found_where_the_compiler_finds_them() {
+    #[track_caller]
+    fn check(path: &str, text: &str, expected: &[&str]) {
+        let source = Source { path: path.into(), text: text.into(), code: String::new() };
+        assert_eq!(modules_for_tests(&source), expected, "{path}");
+    }
+    check("src/a/mod.rs", "mod b;\n#[cfg(test)]\nmod c;\n", &["src/a/c"]);
+    check("src/a.rs", "#[cfg(test)]\nmod c;\n#[cfg(test)]\nmod tests {\n    fn d() { e; }\n}\n", &["src/a/c"]);
+    check("src/lib.rs", "#[cfg(test)]\nuse a;\nmod b;\n", &[]);
 }
