@@ -1,9 +1,11 @@
 //! Steps that measure a profile.
 
 use super::core::{InFlight, Scheduler};
+use super::draft::alone;
+use super::lane::Claim;
 use super::step::{Purpose, Reason, Step};
 use super::turn::Turn;
-use crate::memory::{Ledger, PROBE_RUNS, Reading};
+use crate::memory::{Ledger, PROBE_RUNS, Reading, Shape};
 use crate::units::{Bytes, Micros, Timestamp};
 
 /// After how long a probe that found no room is tried again on an idle device.
@@ -19,19 +21,17 @@ impl Scheduler {
         ledger: &mut Ledger,
     ) -> Option<Step> {
         let headroom = ledger.headroom(turn.model, reading).bytes;
-        let lane = self.lanes.get_mut(&turn.model).expect("turns are of lanes");
-        let drift = lane.drift;
-        let profile = lane.profile.as_mut()?;
-        let (probe, lease) = loop {
-            let Some(probe) = profile.next_probe(drift.within(headroom)) else {
-                self.ask_again_at(now + PROBE_RETRY);
-                return None;
-            };
-            match ledger.lease(turn.model, drift.on(probe.bound), Bytes::ZERO, reading) {
-                Ok(lease) => break (probe, lease),
-                // It is asked for again when there is more room; until then there may be a smaller one.
-                Err(_) => profile.defer_probe(probe.shape, headroom),
-            }
+        let lane = &self.lanes[&turn.model];
+        let probe = lane.profile.as_ref()?.next_probe(lane.drift.within(headroom));
+        // In a class's turn only what its oldest request waits for is measured, not whatever else is left.
+        let probe = probe.filter(|probe| turn.claim == Claim::Survey || is_smallest(probe.shape));
+        let lease = probe.and_then(|probe| {
+            let lease = ledger.lease(turn.model, lane.drift.on(probe.bound), Bytes::ZERO, reading).ok()?;
+            Some((probe, lease))
+        });
+        let Some((probe, lease)) = lease else {
+            self.ask_again_at(now + PROBE_RETRY);
+            return None;
         };
         let time = Micros::new(probe.expected.get().saturating_mul(u64::from(PROBE_RUNS)));
         let id = self.next_id();
@@ -58,4 +58,10 @@ impl Scheduler {
             chosen_at: now,
         })
     }
+}
+
+/// Whether a step of this shape holds a single row.
+fn is_smallest(shape: Shape) -> bool {
+    let (_, extent) = shape.position();
+    shape == alone(shape.kind(), extent)
 }

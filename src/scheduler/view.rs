@@ -62,6 +62,11 @@ impl Scheduler {
         Some(largest.batch)
     }
 
+    /// Requests that are accepted and not answered.
+    pub fn open_requests(&self) -> usize {
+        self.requests.len()
+    }
+
     /// How often the watchdog has found an idle device with work and no way on. Anything but 0 is a defect.
     pub fn watchdog_bites(&self) -> u64 {
         self.watchdog.bites()
