@@ -1,0 +1,3 @@
+//! The CPU as a device.
+
+pub mod allocator;
