@@ -4,11 +4,13 @@
 //! `Lease`; the device's allocator holds the step to it and answers with what was `Observed`.
 
 mod budget;
+mod ladder;
 mod lease;
 mod reading;
 mod shape;
 
 pub use budget::{Budget, BudgetChange};
+pub use ladder::{Evictable, Ladder, Rung};
 pub use lease::{Lease, Observed, Outcome, Rungs};
 pub use reading::Reading;
 pub use shape::{Axes, Axis, RowFacts, Shape, ShapeKind};

@@ -74,8 +74,7 @@ pub(super) fn charge(id: AccountId, bytes: usize, shard: u8) {
 /// Takes a freed block off the account that its header names.
 #[inline]
 pub(super) fn discharge(id: AccountId, bytes: usize, shard: u8) {
-    let account =
-        if id == SERVER { &SERVER_SHARDS[shard as usize % SERVER_SHARDS.len()] } else { of(id) };
+    let account = if id == SERVER { &SERVER_SHARDS[shard as usize % SERVER_SHARDS.len()] } else { of(id) };
     account.live.fetch_sub(bytes as i64, Relaxed);
     // Release pairs with the Acquire in `is_empty`: who sees the last free sees the account settled.
     account.freed.fetch_add(1, std::sync::atomic::Ordering::Release);
@@ -223,6 +222,13 @@ pub fn accounts() -> impl Iterator<Item = Charged> {
         Some(Charged { owner, balance: balance(AccountId(index as u16)) })
     });
     std::iter::once(shared).chain(open)
+}
+
+/// Bytes alive of one model for one purpose.
+pub fn live_of(model: ModelId, kind: Kind) -> Bytes {
+    let owner = pack(Owner { model: Some(model), kind });
+    let owned = TABLE.iter().filter(|account| account.owner.load(Relaxed) == owner);
+    owned.map(|account| positive(account.live.load(Relaxed))).sum()
 }
 
 /// Bytes alive that the server itself asked for: its queues, its tokenizers, its runtime.

@@ -160,6 +160,11 @@ impl ResidentAccount {
         Some(ResidentAccount { id, model })
     }
 
+    /// Whose it is.
+    pub fn model(&self) -> ModelId {
+        self.model
+    }
+
     /// Charges the model until the guard is dropped.
     pub fn enter(&self) -> ScopeGuard<'_> {
         ScopeGuard::enter(&self.id, Bytes::MAX)

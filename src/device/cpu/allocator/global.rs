@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for AccountedAllocator {
                 // SAFETY: `allocate` put the block at this offset into the region.
                 let start = unsafe { NonNull::new_unchecked(block.sub(REGION_OFFSET)) };
                 // SAFETY: the header holds the region's size, and a block is freed once.
-                unsafe { regions::give_back(start, header.pages as usize * PAGE) };
+                unsafe { regions::give_back(start, header.pages as usize * PAGE, layout.size() + REGION_OFFSET) };
             }
             Source::System => {
                 let offset = header::offset_of(layout);
@@ -67,6 +67,7 @@ unsafe impl GlobalAlloc for AccountedAllocator {
                 let room = header.pages as usize * PAGE - REGION_OFFSET;
                 if size <= room && size >= room / 2 {
                     account::adjust(header.account, layout.size(), size, shard());
+                    regions::resized(layout.size(), size);
                     return block;
                 }
             }

@@ -22,8 +22,8 @@ mod header;
 mod regions;
 mod system;
 
-pub use account::{Balance, Charged, accounts, server_live};
-pub use charge::{ScopeGuard, StepAccount, ResidentAccount, mark_compute_thread};
+pub use account::{Balance, Charged, accounts, live_of, server_live};
+pub use charge::{ResidentAccount, ScopeGuard, StepAccount, mark_compute_thread};
 pub use global::AccountedAllocator;
 pub use regions::{CacheBalance, cache_balance, trim_cache};
 pub use system::{return_free_heap, tune_system_allocator};

@@ -43,7 +43,7 @@ unsafe impl Send for Cache {}
 // thread held it must not allocate workspace before `exec`, and has no reason to: it is in no scope.
 static CACHE: Mutex<Cache> = Mutex::new(Cache {
     lists: [None; CLASSES],
-    balance: CacheBalance { live: 0, cached: 0, cached_peak: 0, hits: 0, maps: 0, unmaps: 0 },
+    balance: CacheBalance { live: 0, asked: 0, cached: 0, cached_peak: 0, hits: 0, maps: 0, unmaps: 0 },
     ceiling: u64::MAX,
 });
 
@@ -52,6 +52,8 @@ static CACHE: Mutex<Cache> = Mutex::new(Cache {
 pub struct CacheBalance {
     /// Bytes of regions that a block lives in.
     pub live: u64,
+    /// What those blocks asked for.
+    pub asked: u64,
     /// Bytes of regions that wait for one.
     pub cached: u64,
     /// Largest `cached` so far.
@@ -113,30 +115,40 @@ pub(super) fn take(bytes: usize) -> Option<Region> {
         cache.balance.hits += 1;
         cache.balance.cached -= found as u64;
         cache.balance.live += found as u64;
+        cache.balance.asked += bytes as u64;
         return Some(Region { start, bytes: found, is_zero: false });
     }
     cache.make_room(size as u64);
     // Counted before it is mapped, so that no other thread sees room that is about to be used; the call itself is
     // made without the lock.
     cache.balance.live += size as u64;
+    cache.balance.asked += bytes as u64;
     cache.balance.maps += 1;
     drop(cache);
     let start = map(size);
     if start.is_none() {
         let mut cache = lock();
         cache.balance.live -= size as u64;
+        cache.balance.asked -= bytes as u64;
         cache.balance.maps -= 1;
     }
     Some(Region { start: start?, bytes: size, is_zero: true })
 }
 
-/// Takes a region back into the cache.
+/// The block in a region has another size from now on; only the books change.
+pub(super) fn resized(from: usize, to: usize) {
+    let balance = &mut lock().balance;
+    balance.asked = balance.asked - from as u64 + to as u64;
+}
+
+/// Takes a region back into the cache; `asked` is what its block last asked for.
 ///
 /// # Safety
 /// `start` and `bytes` are those of a [`Region`] from [`take`] that is given back once and not used any more.
-pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize) {
+pub(super) unsafe fn give_back(start: NonNull<u8>, bytes: usize, asked: usize) {
     let mut cache = lock();
     cache.balance.live -= bytes as u64;
+    cache.balance.asked -= asked as u64;
     let over = cache.balance.live + cache.balance.cached + bytes as u64 > cache.ceiling;
     if over {
         cache.balance.unmaps += 1;

@@ -78,7 +78,12 @@ fn layout(rng: &mut SmallRng) -> Layout {
 }
 
 /// `actions` random actions on blocks of its own and of the other threads; returns what is alive at the end.
-fn churn(seed: u64, actions: usize, out: &mpsc::Sender<Block>, mut foreign: impl FnMut() -> Option<Block>) -> Vec<Block> {
+fn churn(
+    seed: u64,
+    actions: usize,
+    out: &mpsc::Sender<Block>,
+    mut foreign: impl FnMut() -> Option<Block>,
+) -> Vec<Block> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let mut blocks: Vec<Block> = Vec::with_capacity(64);
     for _ in 0..actions {
