@@ -11,6 +11,7 @@ mod hardware;
 mod scope;
 pub mod statistics;
 pub mod cpu;
+pub mod profile_store;
 pub mod drill;
 #[cfg(test)]
 mod tests;

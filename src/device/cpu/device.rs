@@ -6,19 +6,19 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use super::allocator::{self, Balance, accounts, cache_balance, tune_system_allocator};
-use super::hardware::{Cpu, StepCheck};
-use super::readings::{Readings, SystemMemory};
+use super::hardware::Cpu;
+use super::readings::{SystemMemory, SystemReadings};
 use super::threads::compute_threads;
 use crate::device::statistics::{DeviceSnapshot, ModelUse, Statistics, Use, WorkspaceUse};
 use crate::device::{DeviceThread, Executor, Kind, Order, Report, Stopped};
-use crate::memory::Reading;
+use crate::memory::{Reading, Readings};
 use crate::units::{Bytes, ModelId, Timestamp};
 
 /// The CPU, with its thread running. Dropping it unloads every model and joins the thread.
 pub struct CpuDevice {
     thread: DeviceThread,
     statistics: Statistics,
-    readings: Mutex<Readings>,
+    readings: Mutex<SystemReadings>,
 }
 
 impl CpuDevice {
@@ -27,15 +27,15 @@ impl CpuDevice {
     /// # Errors
     /// If the thread cannot be started, or the machine does not say how much memory it has.
     pub fn start(
-        check: StepCheck,
+        live: Readings,
         epoch: Instant,
         reports: impl FnMut(Report) + Send + 'static,
     ) -> io::Result<CpuDevice> {
         tune_system_allocator();
-        let mut readings = Readings::open()?;
+        let mut readings = SystemReadings::open()?;
         readings.read()?;
         let statistics = Statistics::new(epoch);
-        let thread = DeviceThread::start("device-cpu", move || Cpu::new(check), statistics.clone(), reports)?;
+        let thread = DeviceThread::start("device-cpu", move || Cpu::new(live), statistics.clone(), reports)?;
         Ok(CpuDevice { thread, statistics, readings: Mutex::new(readings) })
     }
 

@@ -3,35 +3,29 @@
 use std::panic::{self, AssertUnwindSafe};
 
 use super::allocator::{self, ResidentAccount, StepAccount, cache_balance, trim_cache};
-use super::readings::Readings;
+use super::readings::SystemReadings;
 use super::threads::mark_compute_threads;
 use crate::device::{Hardware, Kind, Need, Resident, Shortfall, StepUse};
+use crate::memory::Readings;
 use crate::model::Fault;
 use crate::units::{Bytes, ModelId};
-
-/// Whether a step asks the system for its memory before it starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StepCheck {
-    /// It does: a step does not start while the machine cannot give what it is predicted to need. This is what an
-    /// allocation that fails is on other devices.
-    Live,
-    /// It does not; a step that does not fit is the kernel's problem. For comparison only (`--readings off`).
-    Off,
-}
 
 /// The CPU: tensors are ordinary memory, and so are the scopes of the accounted allocator.
 pub struct Cpu {
     tensors: candle_core::Device,
-    readings: Option<Readings>,
-    check: StepCheck,
+    readings: Option<SystemReadings>,
+    /// With `Live`, a step does not start while the machine cannot give what it is predicted to need: on the CPU this
+    /// takes the place of an allocation that fails. With `Off`, a step that does not fit is the kernel's problem.
+    live: Readings,
 }
 
 impl Cpu {
     /// Call it on the device's thread: it starts and marks the threads that compute.
-    pub fn new(check: StepCheck) -> Cpu {
+    pub fn new(live: Readings) -> Cpu {
         mark_compute_threads();
-        let readings = Readings::open().inspect_err(|error| tracing::warn!("free memory is unknown: {error}")).ok();
-        Cpu { tensors: candle_core::Device::Cpu, readings, check }
+        let readings =
+            SystemReadings::open().inspect_err(|error| tracing::warn!("free memory is unknown: {error}")).ok();
+        Cpu { tensors: candle_core::Device::Cpu, readings, live }
     }
 
     /// Bytes that a step could have: what is free, and what is cached for it.
@@ -73,7 +67,7 @@ impl Hardware for Cpu {
         need: Need,
         body: impl FnOnce() -> R,
     ) -> Result<(R, StepUse), Shortfall> {
-        if self.check == StepCheck::Live
+        if self.live == Readings::Live
             && let Some(available) = self.available()
             && available < need.predicted
         {

@@ -8,6 +8,6 @@ mod readings;
 mod threads;
 
 pub use device::{CpuDevice, instruction_set};
-pub use hardware::{Cpu, StepCheck};
-pub use readings::{Readings, SystemMemory};
+pub use hardware::Cpu;
+pub use readings::{SystemMemory, SystemReadings};
 pub use threads::{ThreadsError, compute_threads, default_compute_threads, set_compute_threads, usable_cores};

@@ -8,10 +8,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use super::cpu::{Cpu, StepCheck};
+use super::cpu::Cpu;
 use super::drill::{DrillModel, DrillSettings, Squeezed};
 use super::statistics::Statistics;
 use super::*;
+use crate::memory::Readings;
 use crate::model::{Batch, Model, TokenRow};
 use crate::units::{Bytes, ModelId, StepId};
 
@@ -31,7 +32,7 @@ impl Bench {
         let statistics = Statistics::new(Instant::now());
         let squeezed = {
             let room = room.clone();
-            move || Squeezed::new(Cpu::new(StepCheck::Off), room)
+            move || Squeezed::new(Cpu::new(Readings::Off), room)
         };
         let report = move |report| drop(out.send(report));
         let thread = DeviceThread::start("device-test", squeezed, statistics.clone(), report).unwrap();

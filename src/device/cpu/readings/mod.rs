@@ -25,18 +25,18 @@ pub struct SystemMemory {
 }
 
 /// Open files of the two authorities. A reading is a few `pread`s: about 20 us, most of it the kernel's formatting.
-pub struct Readings {
+pub struct SystemReadings {
     meminfo: Reread,
     /// From our own group up to the root; empty without control groups.
     groups: Vec<cgroup::Group>,
 }
 
-impl Readings {
+impl SystemReadings {
     /// Opens them. Groups that cannot be found (no such file system, or none mounted) are taken as no limit.
     ///
     /// # Errors
     /// If `/proc/meminfo` cannot be opened.
-    pub fn open() -> io::Result<Readings> {
+    pub fn open() -> io::Result<SystemReadings> {
         let meminfo = Reread::open("/proc/meminfo".as_ref())?;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let membership = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -45,7 +45,7 @@ impl Readings {
                 hierarchy.folders().filter_map(|folder| cgroup::Group::open(hierarchy.version, &folder)).collect()
             })
             .unwrap_or_default();
-        Ok(Readings { meminfo, groups })
+        Ok(SystemReadings { meminfo, groups })
     }
 
     /// Reads them all.
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory() {
-        let mut readings = Readings::open().unwrap();
+        let mut readings = SystemReadings::open().unwrap();
         for _ in 0..3 {
             let memory = readings.read().unwrap();
             assert!(memory.free > Bytes::ZERO && memory.free <= memory.total);
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn what_is_touched_is_missing_from_the_next_reading() {
         // Others on the machine free memory too, so one of a few attempts has to show it, with a wide margin.
-        let mut readings = Readings::open().unwrap();
+        let mut readings = SystemReadings::open().unwrap();
         let mut falls = (0..5).map(|_| {
             let before = readings.read().unwrap().free;
             let block = std::hint::black_box(vec![1u8; 256 << 20]);
