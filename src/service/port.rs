@@ -61,3 +61,60 @@ pub trait Operations: Clone + Send + Sync + 'static {
         budget: Option<Bytes>,
     ) -> impl Future<Output = Result<Result<FitPlan, PlanError>, Failure>> + Send;
 }
+
+impl Inference for crate::engine::EngineHandle {
+    fn find(&self, name: &str) -> Option<Arc<Registered>> {
+        self.find(name)
+    }
+
+    fn statuses(&self) -> Vec<ModelStatus> {
+        self.models()
+    }
+
+    fn health(&self) -> watch::Receiver<HealthView> {
+        self.health()
+    }
+
+    fn alive(&self) -> bool {
+        self.pulse().alive()
+    }
+
+    async fn infer(&self, submission: Submission) -> Result<Answer, Failure> {
+        self.infer(submission).await
+    }
+}
+
+impl Operations for crate::engine::EngineHandle {
+    async fn load(&self, model: ModelId) -> Result<(), Failure> {
+        self.load(model).await
+    }
+
+    async fn unload(&self, model: ModelId) -> Result<Released, Failure> {
+        self.unload(model).await
+    }
+
+    async fn pin(&self, model: ModelId, pinned: bool) -> Result<(), Failure> {
+        self.pin(model, pinned).await
+    }
+
+    async fn set_budget(
+        &self,
+        model: ModelId,
+        budget: Budget,
+        expected_revision: Option<u64>,
+    ) -> Result<Result<BudgetChange, BudgetError>, Failure> {
+        self.set_budget(model, budget, expected_revision).await
+    }
+
+    async fn memory(&self) -> Result<MemorySnapshot, Failure> {
+        self.memory().await
+    }
+
+    async fn plan(
+        &self,
+        models: Vec<ModelId>,
+        budget: Option<Bytes>,
+    ) -> Result<Result<FitPlan, PlanError>, Failure> {
+        self.plan(models, budget).await
+    }
+}
