@@ -11,6 +11,8 @@ mod survey;
 mod validation;
 mod table;
 #[cfg(test)]
+mod tests;
+#[cfg(test)]
 mod property_tests;
 
 use std::collections::BTreeMap;
