@@ -78,14 +78,10 @@ impl Repository {
     /// The repository folder cannot be read, a `--model` leads nowhere, or there is nothing to serve. A model whose
     /// own configuration is broken is an [`Entry`] instead.
     pub fn load(config: &ServerConfig) -> Result<Repository, ConfigError> {
-        let (known, mut repository) = match &config.models {
-            Models::Auto if config.model.is_empty() => (Repository::embedded(), Repository::embedded()),
-            Models::Auto => (Repository::embedded(), Repository::default()),
-            Models::Embedded => (Repository::embedded(), Repository::embedded()),
-            Models::Folder(folder) => {
-                let repository = Repository::from_folder(folder)?;
-                (repository.clone(), repository)
-            }
+        let known = Repository::known(config)?;
+        let mut repository = match &config.models {
+            Models::Auto if !config.model.is_empty() => Repository::default(),
+            _ => known.clone(),
         };
         for argument in &config.model {
             let entry = known.interpret(argument, &config.cache_dir)?;
@@ -100,6 +96,17 @@ impl Repository {
             return Err(ConfigError::new(Place::Flag("--models".into()), message));
         }
         Ok(repository)
+    }
+
+    /// The models that can be named, whether or not they shall be served.
+    ///
+    /// # Errors
+    /// The repository folder cannot be read.
+    pub fn known(config: &ServerConfig) -> Result<Repository, ConfigError> {
+        match &config.models {
+            Models::Auto | Models::Embedded => Ok(Repository::embedded()),
+            Models::Folder(folder) => Repository::from_folder(folder),
+        }
     }
 
     /// The repository that is built into the program.

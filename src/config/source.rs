@@ -1,6 +1,6 @@
 //! Where a model's files are on this machine. Nothing is fetched here: `plimsoll pull` does that.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::model::Source;
 use super::repository::EMBEDDED;
@@ -164,6 +164,20 @@ pub fn check_sha256(text: &str) -> Result<String, String> {
     match text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => Ok(text.to_ascii_lowercase()),
         false => Err(format!("'{text}' is not a SHA-256: write its 64 hexadecimal digits")),
+    }
+}
+
+/// Checks that a path written in a file stays inside the folder of that file, and gives it without a last `/`.
+///
+/// # Errors
+/// What is allowed.
+pub fn check_inside(path: &str) -> Result<String, String> {
+    let stays = Path::new(path).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    match stays && !path.is_empty() && !path.contains('\\') {
+        true => Ok(path.trim_end_matches('/').to_owned()),
+        false => Err(format!(
+            "'{path}' leaves the folder: write a relative path without '..' (a model elsewhere is served with --model PATH)"
+        )),
     }
 }
 
