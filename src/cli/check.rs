@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use super::table;
 use crate::config::source::{self, Cache, Located, SourceError};
 use crate::config::{
-    ConfigError, Entry, Environment, MODEL_FILE, ModelArgument, ModelConfig, Models, Repository, ServeOptions,
-    ServerConfig, digest, files,
+    ConfigError, Entry, Environment, MODEL_FILE, ModelConfig, Models, Repository, ServeOptions, ServerConfig, digest,
+    files,
 };
 
 /// Check settings and models offline, reporting every problem at once
@@ -34,61 +34,60 @@ pub struct CheckArgs {
 /// # Errors
 /// Only those of writing the report: a problem of the configuration is reported and is the exit code.
 pub fn run(args: CheckArgs) -> anyhow::Result<ExitCode> {
-    let mut out = io::stdout().lock();
-    let environment = Environment::of_process();
-    let loaded = load(&args, &environment);
-    let (config, repository) = match loaded {
+    let problems = report(&args, &Environment::of_process(), &mut io::stdout().lock())?;
+    Ok(if problems == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Writes what is found to `out`; the number of models, or of whole configurations, that have a problem.
+fn report(args: &CheckArgs, environment: &Environment, out: &mut impl Write) -> io::Result<usize> {
+    let (config, repository) = match load(args, environment) {
         Ok(loaded) => loaded,
         Err(error) => {
             writeln!(out, "{error}")?;
-            return Ok(ExitCode::FAILURE);
+            return Ok(1);
         }
     };
-    let cache = Cache::new(&config, &environment);
+    let cache = Cache::new(&config, environment);
     let verdicts: Vec<_> = repository.entries.iter().map(|entry| (entry, judge(entry, &cache, args.digests))).collect();
     let rows: Vec<_> = verdicts
         .iter()
         .map(|(entry, verdict)| {
             let (word, text) = verdict.describe();
-            // Problems of one model stand below one another.
+            // A model's line stays one line.
             [word.to_owned(), entry.name.clone(), text.lines().collect::<Vec<_>>().join("; ")]
         })
         .collect();
-    table::write(&mut out, &rows)?;
+    table::write(out, &rows)?;
     let problems = verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Problem(_))).count();
     writeln!(out, "{} models, {problems} with a problem", verdicts.len())?;
-    Ok(if problems == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(problems)
 }
 
 /// The configuration and the models that the arguments mean.
 fn load(args: &CheckArgs, environment: &Environment) -> Result<(ServerConfig, Repository), ConfigError> {
     let mut options = args.options.clone();
+    let mut model = None;
     if let Some(path) = &args.path {
-        aim(&mut options, path)?;
+        let named = |name: &str| path.file_name().is_some_and(|last| last == name);
+        if path.is_file() && named(MODEL_FILE) {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            model = Some(folder.unwrap_or(Path::new(".")));
+        } else if path.is_file() {
+            options.config = Some(path.clone());
+        } else if path.is_dir() && [MODEL_FILE, "config.json"].iter().any(|name| path.join(name).is_file()) {
+            model = Some(path);
+        } else if path.is_dir() {
+            options.settings.models = Some(Models::Folder(path.clone()));
+        } else {
+            return Err(ConfigError::at(path, "there is neither a file nor a folder"));
+        }
     }
     let config = ServerConfig::load(&options, environment)?.config;
-    let repository = Repository::load(&config)?;
+    let repository = match model {
+        Some(folder) => Repository::of_model(folder),
+        None => Repository::load(&config)?,
+    };
     Ok((config, repository))
-}
-
-/// Makes `options` mean what is at `path`.
-fn aim(options: &mut ServeOptions, path: &Path) -> Result<(), ConfigError> {
-    let named = |name: &str| path.file_name().is_some_and(|last| last == name);
-    let is_model = |folder: &Path| folder.join(MODEL_FILE).is_file() || folder.join("config.json").is_file();
-    let model = |folder: &Path| ModelArgument { name: None, target: folder.display().to_string(), dtype: None };
-    if path.is_file() && named(MODEL_FILE) {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        options.model.push(model(folder));
-    } else if path.is_file() {
-        options.config = Some(path.to_owned());
-    } else if path.is_dir() && is_model(path) {
-        options.model.push(model(path));
-    } else if path.is_dir() {
-        options.settings.models = Some(Models::Folder(path.to_owned()));
-    } else {
-        return Err(ConfigError::at(path, "there is neither a file nor a folder"));
-    }
-    Ok(())
 }
 
 /// What can be said about one model.
@@ -137,8 +136,96 @@ fn judge_folder(model: &ModelConfig, folder: &Path, digests: bool) -> Verdict {
         return Verdict::Problem(error.to_string());
     }
     let checked = match (digests, model.sha256.len()) {
+        (true, 0) => ", no SHA-256 is given".to_owned(),
         (true, count) => format!(", {count} digests agree"),
         (false, _) => String::new(),
     };
     Verdict::Fine(format!("{}, {}{checked}", model.dtype, folder.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with a file for each of `files`.
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        for (path, text) in files {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("inside the folder")).expect("a folder");
+            std::fs::write(path, text).expect("a file");
+        }
+        root
+    }
+
+    /// The number of problems at `path` and the report.
+    fn check(path: Option<&Path>, digests: bool) -> (usize, String) {
+        let options = ServeOptions { config: Some("/dev/null".into()), ..ServeOptions::default() };
+        let args = CheckArgs { path: path.map(Path::to_owned), digests, options };
+        let mut out = Vec::new();
+        let problems = report(&args, &[("HOME", "/no/such/home")].into(), &mut out).expect("a vector takes everything");
+        (problems, String::from_utf8(out).expect("text"))
+    }
+
+    const MODEL: &str = "schema = 1\nsource.path = \"w\"\n[sha256]\n\"model.safetensors\" = \
+        \"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"";
+
+    #[cfg(feature = "embedded-models")]
+    #[test]
+    fn a_fresh_installation_has_no_problem() {
+        let (problems, text) = check(None, false);
+        assert_eq!(problems, 0, "{text}");
+        assert!(text.contains("ok    tiny-embed") && text.contains("pull  all-MiniLM-L6-v2"), "{text}");
+        assert!(text.contains("run `plimsoll pull all-MiniLM-L6-v2`"), "{text}");
+    }
+
+    #[test]
+    fn each_model_has_its_line() {
+        let root = folder(&[
+            ("good/model.toml", MODEL),
+            ("good/w/model.safetensors", "abc"),
+            ("changed/model.toml", MODEL),
+            ("changed/w/model.safetensors", "abd"),
+            ("absent/model.toml", MODEL),
+            ("empty/model.toml", MODEL),
+            ("empty/w/config.json", "{}"),
+            ("other/model.toml", MODEL),
+            ("other/w/x.safetensors", "abc"),
+            ("hub/model.toml", "schema = 1\nsource.hub = \"a/b\""),
+            ("later/model.toml", "schema = 1\nload = \"manual\"\nsource.hub = \"a/b\""),
+            ("broken/model.toml", "schema = 1\nx = 1"),
+        ]);
+        let (problems, text) = check(Some(root.path()), true);
+        let expect = |name: &str, word: &str, part: &str| {
+            let line = text.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).unwrap_or_default();
+            assert!(line.starts_with(word) && line.contains(part), "{name}: {line}");
+        };
+        expect("good", "ok", "1 digests agree");
+        expect("changed", "PROBLEM", "its SHA-256 is");
+        expect("absent", "PROBLEM", "there is no such folder");
+        expect("empty", "PROBLEM", "there are no weights");
+        expect("other", "PROBLEM", "model.safetensors, whose SHA-256 is given, is not there");
+        expect("hub", "PROBLEM", "run `plimsoll pull hf:a/b`");
+        expect("later", "pull", "run `plimsoll pull hf:a/b`");
+        expect("broken", "PROBLEM", "source is missing");
+        expect("broken", "PROBLEM", "unknown key 'x'");
+        assert_eq!(problems, 6, "{text}");
+        assert!(text.ends_with("8 models, 6 with a problem\n"), "{text}");
+        // Without reading the files, the changed one is not noticed.
+        assert_eq!(check(Some(root.path()), false).0, 5);
+        // One model alone, by its folder and by its file.
+        assert_eq!(check(Some(&root.path().join("good")), true).0, 0);
+        assert_eq!(check(Some(&root.path().join("broken/model.toml")), true).0, 1);
+    }
+
+    #[test]
+    fn a_server_file_is_checked() {
+        let root = folder(&[("server.toml", "grpc_prot = 1"), ("x.toml", "models = \"none\"")]);
+        let (problems, text) = check(Some(&root.path().join("server.toml")), false);
+        assert!(problems == 1 && text.contains("did you mean 'grpc_port'?"), "{text}");
+        let (problems, text) = check(Some(&root.path().join("x.toml")), false);
+        assert!(problems == 1 && text.contains("/none: no model repository"), "{text}");
+        let (problems, text) = check(Some(&root.path().join("no-such")), false);
+        assert!(problems == 1 && text.contains("neither a file nor a folder"), "{text}");
+    }
 }

@@ -7,7 +7,7 @@ use super::argument::{ModelArgument, check_name};
 use super::choices::Models;
 use super::error::{ConfigError, Place, suggestion};
 use super::model::{ModelConfig, Source};
-use super::{LoadPolicy, ServerConfig, model_file, source};
+use super::{LoadPolicy, ServerConfig, document, model_file, source};
 
 /// Names of the models whose files are built into the program.
 #[cfg(feature = "embedded-models")]
@@ -135,6 +135,11 @@ impl Repository {
         Ok(Repository { entries: paths.iter().map(|path| read_folder(path, &plain_name(path))).collect() })
     }
 
+    /// The one model in `folder`, as a repository beside it would have it.
+    pub fn of_model(folder: &Path) -> Repository {
+        Repository { entries: vec![read_folder(folder, &plain_name(folder))] }
+    }
+
     /// The entry called `name`.
     pub fn find(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| entry.name == name)
@@ -221,7 +226,7 @@ fn read_folder(folder: &Path, name: &str) -> Entry {
         return Entry::broken(name, ConfigError::at(folder, message));
     }
     let path = folder.join(MODEL_FILE);
-    match std::fs::read_to_string(&path) {
+    match document::read_text(&path) {
         Ok(text) => Entry::from_file(name, &path, &text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => match folder.join("config.json").is_file() {
             true => Entry::plain(name, Source::Path(folder.to_owned()), Place::Path(folder.to_owned())),
