@@ -3,25 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use plimsoll::cli::{check, config, pull};
-
-/// An inference server that knows, in bytes, what every batch will cost before it runs it.
-#[derive(Parser)]
-#[command(version)]
-enum Command {
-    Check(check::CheckArgs),
-    Config(config::ConfigArgs),
-    Pull(pull::PullArgs),
-}
 
 fn main() -> ExitCode {
-    let result = match Command::parse() {
-        Command::Check(args) => check::run(args),
-        Command::Config(args) => config::run(args),
-        Command::Pull(args) => pull::run(args),
-    };
-    result.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
-        ExitCode::FAILURE
-    })
+    match plimsoll::cli::Cli::parse().run() {
+        Ok(code) => code,
+        Err(error) => {
+            // One sentence with its causes; a backtrace is for bugs, and those panic.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }
