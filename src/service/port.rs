@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::engine::{
-    Answer, BudgetError, Failure, HealthView, MemorySnapshot, ModelStatus, PlanError, Registered, Released, Submission,
+    Answer, BudgetError, EngineHandle, Failure, HealthView, MemorySnapshot, ModelStatus, PlanError, Registered, Released, Submission,
 };
 use crate::memory::{Budget, BudgetChange, FitPlan};
 use crate::units::{Bytes, ModelId};
@@ -62,9 +62,9 @@ pub trait Operations: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Result<FitPlan, PlanError>, Failure>> + Send;
 }
 
-impl Inference for crate::engine::EngineHandle {
+impl Inference for EngineHandle {
     fn find(&self, name: &str) -> Option<Arc<Registered>> {
-        self.find(name)
+        EngineHandle::find(self, name)
     }
 
     fn statuses(&self) -> Vec<ModelStatus> {
@@ -72,7 +72,7 @@ impl Inference for crate::engine::EngineHandle {
     }
 
     fn health(&self) -> watch::Receiver<HealthView> {
-        self.health()
+        EngineHandle::health(self)
     }
 
     fn alive(&self) -> bool {
@@ -80,21 +80,21 @@ impl Inference for crate::engine::EngineHandle {
     }
 
     async fn infer(&self, submission: Submission) -> Result<Answer, Failure> {
-        self.infer(submission).await
+        EngineHandle::infer(self, submission).await
     }
 }
 
-impl Operations for crate::engine::EngineHandle {
+impl Operations for EngineHandle {
     async fn load(&self, model: ModelId) -> Result<(), Failure> {
-        self.load(model).await
+        EngineHandle::load(self, model).await
     }
 
     async fn unload(&self, model: ModelId) -> Result<Released, Failure> {
-        self.unload(model).await
+        EngineHandle::unload(self, model).await
     }
 
     async fn pin(&self, model: ModelId, pinned: bool) -> Result<(), Failure> {
-        self.pin(model, pinned).await
+        EngineHandle::pin(self, model, pinned).await
     }
 
     async fn set_budget(
@@ -103,11 +103,11 @@ impl Operations for crate::engine::EngineHandle {
         budget: Budget,
         expected_revision: Option<u64>,
     ) -> Result<Result<BudgetChange, BudgetError>, Failure> {
-        self.set_budget(model, budget, expected_revision).await
+        EngineHandle::set_budget(self, model, budget, expected_revision).await
     }
 
     async fn memory(&self) -> Result<MemorySnapshot, Failure> {
-        self.memory().await
+        EngineHandle::memory(self).await
     }
 
     async fn plan(
@@ -115,6 +115,6 @@ impl Operations for crate::engine::EngineHandle {
         models: Vec<ModelId>,
         budget: Option<Bytes>,
     ) -> Result<Result<FitPlan, PlanError>, Failure> {
-        self.plan(models, budget).await
+        EngineHandle::plan(self, models, budget).await
     }
 }
