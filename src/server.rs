@@ -30,7 +30,9 @@ pub enum ServerError {
     #[error("{0}")]
     Config(#[from] ConfigError),
     /// A port cannot be had.
-    #[error("cannot listen on {address} for {what}: {error}; another program may have the port: choose one with {flag}")]
+    #[error(
+        "cannot listen on {address} for {what}: {error}; another program may have the port: choose one with {flag}"
+    )]
     Listen {
         /// Where.
         address: SocketAddr,

@@ -182,15 +182,8 @@ impl Core {
         let Submission { model, rows, priority, .. } = submission;
         let facts = |row: &Arc<TokenRow>| RowFacts { tokens: u32::try_from(row.ids.len()).unwrap_or(u32::MAX) };
         let host_bytes = rows.iter().map(|row| Bytes::new(row.ids.len() as u64 + row.types.len() as u64) * 4).sum();
-        let waiting = Waiting {
-            id,
-            model,
-            rows: rows.iter().map(facts).collect(),
-            host_bytes,
-            arrival: now,
-            deadline,
-            priority,
-        };
+        let waiting =
+            Waiting { id, model, rows: rows.iter().map(facts).collect(), host_bytes, arrival: now, deadline, priority };
         let admitted = if self.is_draining() || self.poisoned {
             Err(Rejection::Draining)
         } else if self.life(model).blueprint.is_none() {

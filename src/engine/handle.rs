@@ -8,10 +8,10 @@ use tokio::sync::{oneshot, watch};
 
 use super::answer::{Answer, Failure};
 use super::clock::Clock;
-use super::health::{HealthView, Pulse};
-use super::memory_view::{MemorySnapshot, PlanError};
 use super::control::{BudgetError, Released};
+use super::health::{HealthView, Pulse};
 use super::inbox::{Message, Reply};
+use super::memory_view::{MemorySnapshot, PlanError};
 use super::registry::{Registered, Registry};
 use super::status::{Board, ModelStatus};
 use super::submission::Submission;

@@ -12,9 +12,9 @@ use super::errand::Errand;
 use super::inbox::Reply;
 use super::status::ModelState;
 use crate::admission::Rejection;
+use crate::config::LoadPolicy;
 use crate::device::{self, Loaded};
 use crate::memory::{FitPlan, LoadNeed, LoadPlan, Profile, ProfileState, Reading};
-use crate::config::LoadPolicy;
 use crate::model::{Blueprint, Fault};
 use crate::telemetry::logs::{ModelReady, model_ready};
 use crate::units::{Bytes, Micros, ModelId, Timestamp};
@@ -213,11 +213,8 @@ impl Core {
     }
 
     fn does_not_fit(&mut self, now: Timestamp, model: ModelId, plan: &FitPlan) {
-        let rejection = Rejection::DoesNotFit {
-            needed: plan.needed,
-            available: plan.available,
-            retry_after: RETRY_AFTER,
-        };
+        let rejection =
+            Rejection::DoesNotFit { needed: plan.needed, available: plan.available, retry_after: RETRY_AFTER };
         let reason = format!(
             "it needs {} with the models that cannot be evicted, and {} can be had",
             plan.needed, plan.available
@@ -282,14 +279,7 @@ impl Core {
     }
 
     /// A model stops being served; everybody who waits for it is told why.
-    fn go_down(
-        &mut self,
-        now: Timestamp,
-        model: ModelId,
-        state: ModelState,
-        reason: Option<String>,
-        why: Rejection,
-    ) {
+    fn go_down(&mut self, now: Timestamp, model: ModelId, state: ModelState, reason: Option<String>, why: Rejection) {
         self.set_state(model, state, reason);
         for (id, rejection) in self.scheduler.lane_down(model, why) {
             self.reject(now, id, rejection);

@@ -62,7 +62,9 @@ impl Core {
             }
             // It comes before the report of the step that needed the room.
             Report::Evicted(gone) => self.evicted_by_ladder(now, gone),
-            Report::Trimmed { released } => tracing::debug!(released_bytes = released.get(), "cached workspace returned"),
+            Report::Trimmed { released } => {
+                tracing::debug!(released_bytes = released.get(), "cached workspace returned")
+            }
         }
     }
 

@@ -171,7 +171,8 @@ mod tests {
     #[test]
     fn missing_or_broken_rows_are_named() {
         let expected: &[&[f32]] = &[&[1.0, 2.0]];
-        let check = |found: &[&[f32]], error| assert_eq!(compare(Task::Embed, Dtype::Int8, expected, found), Err(error));
+        let check =
+            |found: &[&[f32]], error| assert_eq!(compare(Task::Embed, Dtype::Int8, expected, found), Err(error));
         check(&[], Disagreement::Rows { expected: 1, found: 0 });
         check(&[&[1.0]], Disagreement::Width { row: 0, expected: 2, found: 1 });
         check(&[&[f32::NAN, 2.0]], Disagreement::NotFinite { row: 0 });

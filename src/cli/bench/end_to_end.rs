@@ -64,8 +64,12 @@ impl Fake {
             compute_us: self.0.step.as_micros() as u64,
             headroom_bytes: 8_000,
         };
-        let metadata =
-            wire::Metadata { model: model.to_owned(), tokens: 8 * rows as u32, steps: vec![step], ..Default::default() };
+        let metadata = wire::Metadata {
+            model: model.to_owned(),
+            tokens: 8 * rows as u32,
+            steps: vec![step],
+            ..Default::default()
+        };
         Ok((call, metadata))
     }
 }

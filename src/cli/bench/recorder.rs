@@ -308,7 +308,8 @@ mod tests {
 
     fn recorder(late_after: Option<u64>) -> Recorder {
         let name = "e".to_owned();
-        let model = ModelFacts { name, task: Task::Embed, dtype: Dtype::F32, length_max: 128, ready: true, settled: true };
+        let model =
+            ModelFacts { name, task: Task::Embed, dtype: Dtype::F32, length_max: 128, ready: true, settled: true };
         let references = vec![Answer { rows: vec![vec![1.0, 0.0]] }];
         let bar = Bar { references, late_after: late_after.map(Duration::from_millis) };
         Recorder::new(vec![model], Duration::from_secs(1)..Duration::from_secs(3), bar)

@@ -122,12 +122,10 @@ mod tests {
         book.enter(0, Duration::from_millis(5), &[step(2, 4, "queue"), step(1, 8, "memory")]);
         book.enter(0, Duration::from_millis(9), &[step(1, 8, "memory"), step(3, 3, "queue")]);
         book.enter(1, Duration::from_millis(9), &[SeenStep { peak: 120, ..step(4, 1, "knee") }]);
-        assert_eq!(book.iter().map(|seen| (seen.step.id, seen.at.as_millis())).collect::<Vec<_>>(), [
-            (1, 5),
-            (2, 5),
-            (3, 9),
-            (4, 9)
-        ]);
+        assert_eq!(
+            book.iter().map(|seen| (seen.step.id, seen.at.as_millis())).collect::<Vec<_>>(),
+            [(1, 5), (2, 5), (3, 9), (4, 9)]
+        );
         let totals = book.totals(0);
         assert_eq!((totals.count, totals.rows, totals.rows_max, totals.padded_tokens), (3, 15, 8, 150));
         assert_eq!((totals.compute_us, totals.excesses), (150, 0));

@@ -260,8 +260,9 @@ mod tests {
 
     #[test]
     fn fractions_of_the_load_are_as_asked() {
-        let load =
-            workload("--model e --cancel 0.2 --check-share 0.1 --rows 1,3 --priority low --priority high=3 --deadline 1s");
+        let load = workload(
+            "--model e --cancel 0.2 --check-share 0.1 --rows 1,3 --priority low --priority high=3 --deadline 1s",
+        );
         let load = load.unwrap();
         let calls: Vec<Call> = (0..5_000).map(|index| load.call(index)).collect();
         let share = |pick: &dyn Fn(&Call) -> bool| calls.iter().filter(|call| pick(call)).count() as f64 / 5_000.0;
@@ -315,7 +316,9 @@ mod tests {
 
     #[test]
     fn numbers_out_of_range_are_refused() {
-        for line in ["--cancel 1.5", "--check-share -0.1", "--vocabulary 90", "--rows 0", "--lengths none", "--priority x"] {
+        for line in
+            ["--cancel 1.5", "--check-share -0.1", "--vocabulary 90", "--rows 0", "--lengths none", "--priority x"]
+        {
             assert!(workload(line).is_err(), "{line}");
         }
     }

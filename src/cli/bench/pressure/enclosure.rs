@@ -186,15 +186,18 @@ mod tests {
                       cgroup /sys/fs/cgroup/cpu cgroup rw,cpu 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n";
         let membership = "4:memory:/group/a\n1:cpu:/\n0::/\n";
         let place = |version, folder: &str| Place { version, folder: folder.into() };
-        assert_eq!(places(mounts, membership), [
-            place(1, "/sys/fs/cgroup/memory/group/a"),
-            place(1, "/sys/fs/cgroup/memory"),
-            place(2, "/sys/fs/cgroup/unified"),
-        ]);
-        assert_eq!(places("cgroup2 /cg cgroup2 rw 0 0", "0::/user.slice/x\n"), [
-            place(2, "/cg/user.slice/x"),
-            place(2, "/cg")
-        ]);
+        assert_eq!(
+            places(mounts, membership),
+            [
+                place(1, "/sys/fs/cgroup/memory/group/a"),
+                place(1, "/sys/fs/cgroup/memory"),
+                place(2, "/sys/fs/cgroup/unified"),
+            ]
+        );
+        assert_eq!(
+            places("cgroup2 /cg cgroup2 rw 0 0", "0::/user.slice/x\n"),
+            [place(2, "/cg/user.slice/x"), place(2, "/cg")]
+        );
         assert!(places("proc /proc proc rw 0 0", "0::/").is_empty());
     }
 
