@@ -214,6 +214,24 @@ fn a_cell_whose_middle_misses_is_split() {
 }
 
 #[test]
+fn a_model_of_images_has_a_single_column() {
+    let axis = |min, max| Axis { min, max, splits: vec![] };
+    let axes = Axes { kind: ShapeKind::Padded, batch: axis(1, 32), extent: axis(1, 1), step_tokens_max: 32 };
+    // Beyond 20 images another path is taken, which a line from 16 to 32 does not show.
+    let image = |shape: Shape| {
+        let (batch, _) = shape.position();
+        let peak = Bytes::mib(10) * u64::from(batch) * if batch > 20 { 2 } else { 1 };
+        Measured { shape, peak, time: Micros::new(5_000 + 1_000 * u64::from(batch)) }
+    };
+    let mut profile = Profile::new(axes, Slack::CPU);
+    let shapes = survey(&mut profile, Bytes::MAX, image);
+    assert_eq!(shapes, [1, 2, 4, 8, 16, 32, 23].map(|batch| (batch, 1)));
+    let predicted = profile.predicted(shape(23, 1)).unwrap();
+    assert!(predicted >= Bytes::mib(460) && predicted <= Bytes::mib(470), "{predicted}");
+    assert_eq!(profile.state(), ProfileState::Complete);
+}
+
+#[test]
 fn a_restored_profile_serves_at_once_and_is_checked_at_two_points() {
     let table = complete().table();
     let restored = || Profile::from_table(&table, &axes(), Slack::CPU).unwrap();
