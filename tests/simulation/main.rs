@@ -1,7 +1,7 @@
 //! The scheduler, the ledger and the ladder in virtual time: seeded, deterministic, no device.
 //!
 //! `mixed` drives random load with faults over many seeds and checks the invariants after every event; `cases` replays
-//! what users of comparable servers were hit by; `golden` pins decisions.
+//! what users of comparable servers were hit by; `policies` tests promises about time; `golden` pins decisions.
 
 mod rng;
 mod truth;
@@ -11,4 +11,5 @@ mod world;
 mod setup;
 mod mixed;
 mod cases;
+mod policies;
 mod golden;

@@ -225,6 +225,15 @@ impl World {
         self.requests[&id].answer.map(|(_, answer)| answer)
     }
 
+    pub(crate) fn finished(&self, id: RequestId) -> bool {
+        self.answer(id) == Some(Answer::Finished)
+    }
+
+    /// The steps for requests so far.
+    pub(crate) fn served(&self) -> impl Iterator<Item = &Decision> {
+        self.decisions.iter().filter(|decision| decision.purpose == Purpose::Serve)
+    }
+
     pub(crate) fn reading(&self) -> Reading {
         let held: Bytes = self.held.values().copied().sum();
         let ours = held + self.workspace + Bytes::mib(2);
