@@ -18,3 +18,7 @@ pub mod engine;
 pub mod service;
 pub mod telemetry;
 pub mod cli;
+
+/// Every block of the process is charged to somebody: see [`device::cpu::allocator`].
+#[global_allocator]
+static ALLOCATOR: device::cpu::allocator::AccountedAllocator = device::cpu::allocator::AccountedAllocator;

@@ -2,6 +2,16 @@
 
 mod answer;
 mod submission;
+mod health;
+mod status;
+mod registry;
+mod memory_view;
+mod control;
 
 pub use answer::{Answer, Failure, StepFacts};
+pub use control::{BudgetError, Released};
+pub use health::HealthView;
+pub use memory_view::{MemorySnapshot, PlanError};
+pub use registry::Registered;
+pub use status::{ModelState, ModelStatus, Statistics, Tally};
 pub use submission::Submission;

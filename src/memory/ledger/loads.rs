@@ -1,6 +1,6 @@
 //! Loading: does it fit, who has to go, and what it took in the end.
 
-use super::{Account, FitLine, FitPlan, Ledger, Readings, Residence, fit_plan};
+use super::{Account, FitLine, FitPlan, Ledger, Residence, fit_plan};
 use crate::memory::Reading;
 use crate::units::{Bytes, ModelId};
 
@@ -103,10 +103,7 @@ impl Ledger {
             _ => Bytes::ZERO,
         };
         let loads: Bytes = self.accounts.iter().map(loading).sum();
-        let device = match self.books.readings {
-            Readings::Live => (self.on_device(reading) + freed).saturating_sub(loads),
-            Readings::Off => Bytes::MAX,
-        };
+        let device = self.on_device(reading, freed).saturating_sub(loads);
         budget.min(device)
     }
 

@@ -1,0 +1,1 @@
+//! The services over a real connection.
