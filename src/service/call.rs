@@ -13,7 +13,7 @@ use tonic::codegen::http::{HeaderMap, Request, Response};
 use tower::{Layer, Service};
 use tracing::{Instrument, Span, field};
 
-use super::errors::name_transport_limit;
+use super::errors::rephrase_transport;
 use super::server::{Count, InFlight};
 use crate::units::Bytes;
 
@@ -155,7 +155,7 @@ where
             drop(counted);
             let Some(status) = status else { return Ok(response) };
             tracing::debug!(code = ?status.code(), elapsed_us = arrival.at.elapsed().as_micros() as u64, "call failed");
-            Ok(match name_transport_limit(&status, limit) {
+            Ok(match rephrase_transport(&status, limit) {
                 Some(named) => named.into_http(),
                 None => response,
             })

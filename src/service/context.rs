@@ -13,7 +13,7 @@ use super::server::Count;
 use super::tokenizer::Tokenizer;
 use crate::admission::Rejection;
 use crate::config::Task;
-use crate::engine::{ModelStatus, Registered};
+use crate::engine::{Definition, ModelStatus, Registered};
 use crate::model::ModelCard;
 use crate::units::{Bytes, ModelId};
 
@@ -54,7 +54,7 @@ impl HostTimes {
 /// A model that can be asked: its files are in order.
 pub(crate) struct Target {
     pub(crate) registered: Arc<Registered>,
-    pub(crate) card: Arc<ModelCard>,
+    pub(crate) definition: Arc<Definition>,
 }
 
 impl<E: Inference> Context<E> {
@@ -91,8 +91,8 @@ impl<E: Inference> Context<E> {
     /// The model of this name with its card.
     pub(crate) fn target(&self, name: &str) -> Result<Target, Problem> {
         let registered = self.find(name)?;
-        match registered.card.clone() {
-            Ok(card) => Ok(Target { registered, card }),
+        match registered.definition.clone() {
+            Ok(definition) => Ok(Target { registered, definition }),
             Err(_) => Err(Problem::rejected(name, Rejection::Broken)),
         }
     }
@@ -101,7 +101,7 @@ impl<E: Inference> Context<E> {
     pub(crate) fn target_for(&self, task: Task, name: &str) -> Result<Target, Problem> {
         if name.is_empty() {
             let fitting: Vec<String> = (self.engine.statuses().into_iter())
-                .filter(|status| self.target(&status.name).is_ok_and(|target| target.card.task == task))
+                .filter(|status| self.target(&status.name).is_ok_and(|target| target.definition.card.task == task))
                 .map(|status| status.name)
                 .collect();
             return match fitting.as_slice() {
@@ -116,8 +116,8 @@ impl<E: Inference> Context<E> {
             };
         }
         let target = self.target(name)?;
-        if target.card.task != task {
-            let found = target.card.task;
+        if target.definition.card.task != task {
+            let found = target.definition.card.task;
             return Err(Problem::invalid(
                 "model",
                 format!("'{name}' is for task '{found}' and this call is for task '{task}'"),

@@ -84,17 +84,39 @@ impl Told {
 
 impl From<Problem> for Status {
     fn from(problem: Problem) -> Status {
-        let told = tell(problem);
-        let mut details = ErrorDetails::new();
-        details.set_error_info(told.reason, DOMAIN, HashMap::<String, String>::new());
-        if let Some(field) = told.field {
-            details.add_bad_request_violation(field, told.text.clone());
-        }
-        if told.retry.is_some() {
-            details.set_retry_info(told.retry);
-        }
-        Status::with_error_details(told.code, told.text, details)
+        tell(problem).into_status()
     }
+}
+
+/// Longest text of a status in bytes. It travels as a header, percent-encoded and again inside the details, and clients
+/// refuse headers beyond 8 KiB: a name of a megabyte that we quote must not become their error instead of ours.
+const TEXT_MAX: usize = 512;
+/// Longest field of a violation in bytes.
+const FIELD_MAX: usize = 128;
+
+impl Told {
+    fn into_status(self) -> Status {
+        let text = cut(self.text, TEXT_MAX);
+        let mut details = ErrorDetails::new();
+        details.set_error_info(self.reason, DOMAIN, HashMap::<String, String>::new());
+        if let Some(field) = self.field {
+            details.add_bad_request_violation(cut(field, FIELD_MAX), text.clone());
+        }
+        if self.retry.is_some() {
+            details.set_retry_info(self.retry);
+        }
+        Status::with_error_details(self.code, text, details)
+    }
+}
+
+/// At most `most` bytes of a text, with a mark where it was cut.
+fn cut(mut text: String, most: usize) -> String {
+    const MARK: &str = "...";
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most - MARK.len()));
+        text.push_str(MARK);
+    }
+    text
 }
 
 fn tell(problem: Problem) -> Told {
@@ -258,7 +280,7 @@ fn tell_rejection(model: &str, rejection: Rejection) -> Told {
 /// Says in our words what the transport found wrong with a message before any service saw it; `None` for every other
 /// status. The transport has no types for these two findings, so they are told by the beginnings of its texts; a test
 /// over a real connection notices if those change.
-pub(crate) fn name_transport_limit(status: &Status, limit: Bytes) -> Option<Status> {
+pub(crate) fn rephrase_transport(status: &Status, limit: Bytes) -> Option<Status> {
     let (code, text) = (status.code(), status.message());
     let too_large = (code == Code::OutOfRange && text.starts_with("Error, decoded message length too large"))
         || (code == Code::ResourceExhausted && text.starts_with("Error decompressing: size limit"));
@@ -281,7 +303,19 @@ pub(crate) fn name_transport_limit(status: &Status, limit: Bytes) -> Option<Stat
     } else {
         return None;
     };
-    let mut details = ErrorDetails::new();
-    details.set_error_info(told.reason, DOMAIN, HashMap::<String, String>::new());
-    Some(Status::with_error_details(told.code, told.text, details))
+    Some(told.into_status())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_between_characters() {
+        let check = |text: &str, most, expected: &str| assert_eq!(cut(text.to_owned(), most), expected);
+        check("short", 5, "short");
+        check("longer", 5, "lo...");
+        check("éééé", 6, "é...");
+        check("", 5, "");
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::engine::{
-    Answer, BudgetError, Failure, HealthView, MemorySnapshot, ModelStatus, PlanError, Registered, Released, Submission,
+    Answer, BudgetError, EngineHandle, Failure, HealthView, MemorySnapshot, ModelStatus, PlanError, Registered, Released, Submission,
 };
 use crate::memory::{Budget, BudgetChange, FitPlan};
 use crate::units::{Bytes, ModelId};
@@ -60,4 +60,61 @@ pub trait Operations: Clone + Send + Sync + 'static {
         models: Vec<ModelId>,
         budget: Option<Bytes>,
     ) -> impl Future<Output = Result<Result<FitPlan, PlanError>, Failure>> + Send;
+}
+
+impl Inference for EngineHandle {
+    fn find(&self, name: &str) -> Option<Arc<Registered>> {
+        EngineHandle::find(self, name)
+    }
+
+    fn statuses(&self) -> Vec<ModelStatus> {
+        self.models()
+    }
+
+    fn health(&self) -> watch::Receiver<HealthView> {
+        EngineHandle::health(self)
+    }
+
+    fn alive(&self) -> bool {
+        self.pulse().alive()
+    }
+
+    async fn infer(&self, submission: Submission) -> Result<Answer, Failure> {
+        EngineHandle::infer(self, submission).await
+    }
+}
+
+impl Operations for EngineHandle {
+    async fn load(&self, model: ModelId) -> Result<(), Failure> {
+        EngineHandle::load(self, model).await
+    }
+
+    async fn unload(&self, model: ModelId) -> Result<Released, Failure> {
+        EngineHandle::unload(self, model).await
+    }
+
+    async fn pin(&self, model: ModelId, pinned: bool) -> Result<(), Failure> {
+        EngineHandle::pin(self, model, pinned).await
+    }
+
+    async fn set_budget(
+        &self,
+        model: ModelId,
+        budget: Budget,
+        expected_revision: Option<u64>,
+    ) -> Result<Result<BudgetChange, BudgetError>, Failure> {
+        EngineHandle::set_budget(self, model, budget, expected_revision).await
+    }
+
+    async fn memory(&self) -> Result<MemorySnapshot, Failure> {
+        EngineHandle::memory(self).await
+    }
+
+    async fn plan(
+        &self,
+        models: Vec<ModelId>,
+        budget: Option<Bytes>,
+    ) -> Result<Result<FitPlan, PlanError>, Failure> {
+        EngineHandle::plan(self, models, budget).await
+    }
 }

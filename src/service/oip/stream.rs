@@ -15,7 +15,7 @@ use tracing::Instrument;
 use super::infer::infer;
 use crate::service::call::Arrival;
 use crate::service::context::Context;
-use crate::service::errors::{Problem, name_transport_limit};
+use crate::service::errors::{Problem, rephrase_transport};
 use crate::service::port::Inference;
 use crate::service::proto::inference::infer_parameter::ParameterChoice;
 use crate::service::proto::inference::{
@@ -96,7 +96,7 @@ async fn read<E: Inference>(
             }
             Ok(None) => return,
             Err(status) => {
-                let status = name_transport_limit(&status, context.limits.message).unwrap_or(status);
+                let status = rephrase_transport(&status, context.limits.message).unwrap_or(status);
                 place.send(Next::Broken(status));
                 return;
             }

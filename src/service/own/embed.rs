@@ -28,7 +28,7 @@ impl<E: Inference> Own<E> {
     async fn embed_rows(&self, arrival: Arrival, request: EmbedRequest) -> Result<EmbedResponse, Problem> {
         note_request_id(&request.request_id);
         let target = self.context.target_for(Task::Embed, &request.model)?;
-        let card = &target.card;
+        let card = &target.definition.card;
         let truncate = convert::truncate(request.truncate)?;
         let priority = convert::priority(request.priority)?;
         let prompt = request::prompt(card, "prompt_name", &request.prompt_name)?;

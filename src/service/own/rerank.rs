@@ -29,7 +29,7 @@ impl<E: Inference> Own<E> {
     async fn rank(&self, arrival: Arrival, request: RerankRequest) -> Result<RerankResponse, Problem> {
         note_request_id(&request.request_id);
         let target = self.context.target_for(Task::Rerank, &request.model)?;
-        let card = &target.card;
+        let card = &target.definition.card;
         let truncate = convert::truncate(request.truncate)?;
         let priority = convert::priority(request.priority)?;
         self.context.check_text(|| "query".to_owned(), &request.query)?;
