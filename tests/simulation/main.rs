@@ -8,6 +8,8 @@ mod truth;
 mod coverage;
 mod device;
 mod world;
+mod loads;
+mod checks;
 mod setup;
 mod mixed;
 mod cases;
