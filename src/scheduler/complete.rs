@@ -51,8 +51,9 @@ impl Scheduler {
             }
             Purpose::Serve => {
                 learn_peak(lane, step.shape, seen);
-                let waited_since = step.members.iter().filter_map(|member| self.requests.get(&member.request));
-                let oldest = waited_since.map(|request| request.facts.arrival).min().unwrap_or(step.chosen_at);
+                // Members are in order of age.
+                let oldest = step.members.iter().find_map(|member| self.requests.get(&member.request));
+                let oldest = oldest.map_or(step.chosen_at, |request| request.facts.arrival);
                 // Only time in which these rows could have been served counts.
                 let since = lane.last_step.max(oldest).min(step.chosen_at);
                 lane.drain.record(step.members.len() as u64, now.since(since));

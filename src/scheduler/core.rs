@@ -160,10 +160,16 @@ impl Scheduler {
         let request = self.requests.remove(&id)?;
         let facts = &request.facts;
         let lane = self.lanes.get_mut(&facts.model).expect("a request waits in a lane");
-        lane.class_mut(facts.priority).queue.remove(&request);
+        if request.waiting() > 0 {
+            lane.class_mut(facts.priority).queue.remove(&request);
+        }
         lane.occupancy = lane.occupancy.minus(request.occupancy());
-        self.timers.clear(request.deadline(), id, Expiry::Deadline);
-        self.timers.clear(facts.arrival + lane.settings.load_timeout, id, Expiry::Load);
+        if let Some(deadline) = facts.deadline {
+            self.timers.clear(deadline, id, Expiry::Deadline);
+        }
+        if let Some(load_by) = request.load_by {
+            self.timers.clear(load_by, id, Expiry::Load);
+        }
         if let Some(blocked) = request.blocked {
             self.timers.clear(blocked.since + self.settings.memory_wait_max, id, Expiry::Memory);
         }
