@@ -2,7 +2,7 @@
 
 use plimsoll::admission::Rejection;
 use plimsoll::memory::Budget;
-use plimsoll::scheduler::{Batching, LaneView, Priority, Purpose, Settings};
+use plimsoll::scheduler::{Batching, LaneView, Priority, Purpose, Settings, WhileNotReady};
 use plimsoll::units::{Bytes, Micros, ModelId, RequestId};
 
 use crate::setup::{lane, model, one_model, ragged, request};
@@ -50,6 +50,28 @@ fn device_time_follows_the_shares() {
         let part = time as f64 / total as f64;
         assert!((part / expected - 1.0).abs() < 0.1, "{part} of the time, {expected} is its share: {used:?}");
     }
+}
+
+/// Time that passes while a model is loaded is not owed to it afterwards, although requests waited for it.
+#[test]
+fn a_model_that_comes_late_gets_its_share_from_then_on() {
+    let mut world = World::new(4, Settings::default(), Bytes::mib(600));
+    let mut settings = lane(&Truth::SMALL);
+    settings.while_not_ready = WhileNotReady::Wait;
+    settings.load_timeout = Micros::secs(60);
+    let ids = [0, 1].map(|id| world.add(id, model(Truth::SMALL), settings, Budget::SHARED));
+    world.load_now(ids[0]);
+    // Its load has to wait for another one, which does not keep the device.
+    world.loading = Some(ids[1]);
+    let load = ids.map(|id| request(id, &[64]));
+    let used = saturate(&mut world, &load, 100, Micros::secs(4));
+    assert!(used[0] > 3_900_000 && used[1] == 0, "{used:?}");
+    world.loading = None;
+    world.models.get_mut(&ids[1]).unwrap().load_time = Micros::millis(1);
+    world.run_until(world.now + Micros::millis(200));
+    let used = saturate(&mut world, &load, 100, Micros::secs(4));
+    let part = used[1] as f64 / (used[0] + used[1]) as f64;
+    assert!((part - 0.5).abs() < 0.05, "{used:?}");
 }
 
 /// A flood of one class leaves the others their part: waiting is bounded by shares, in both directions.
