@@ -1,3 +1,5 @@
+//! Profiles survive the disk, and files that are not ours do not.
+
 use super::*;
 use crate::memory::{Axes, Axis, Role, ShapeKind, TableLine};
 use crate::units::{Bytes, Micros};

@@ -84,6 +84,23 @@ fn shapes_outside_have_no_prediction() {
 }
 
 #[test]
+fn a_finer_column_takes_nothing_away_while_it_is_short() {
+    let mut profile = Profile::new(axes(), Slack::CPU);
+    for (batch, extent) in [(1, 16), (2, 16), (4, 16), (1, 32), (2, 32), (4, 32), (8, 32), (1, 64)] {
+        profile.record(measure(shape(batch, extent)));
+    }
+    let coarse = profile.predicted(shape(4, 20)).unwrap();
+    // 23 lies between 16, which goes to 4, and 32, which goes to 8: it is used once it goes to 4.
+    for batch in [1, 2] {
+        profile.record(measure(shape(batch, 23)));
+        assert_eq!(profile.predicted(shape(4, 20)), Some(coarse), "23 goes to {batch}");
+        assert_eq!(profile.largest_batch(20, Bytes::MAX, Micros::MAX).unwrap().batch, 8);
+    }
+    profile.record(Measured { peak: Bytes::kib(100) * (4 * 23 - 10), ..measure(shape(4, 23)) });
+    assert!(profile.predicted(shape(4, 20)).unwrap() < coarse, "23 goes to 4");
+}
+
+#[test]
 fn predictions_have_the_slack_on_them() {
     let profile = complete();
     let predicted = profile.predicted(shape(8, 64)).unwrap();

@@ -96,7 +96,7 @@ fn held_out(axes: &Axes, peaks: &Surface) -> Vec<Place> {
         let bends: Vec<u32> = peaks.bends(extent).into_iter().filter(|&batch| batch >= first).collect();
         let pairs = bends.windows(2).map(|pair| (pair[0], pair[1]));
         let segments: Vec<(u32, u32)> = pairs.filter(|(from, to)| to - from >= 2).collect();
-        let chosen = if index % 2 == 0 { segments.last() } else { segments.get(segments.len() / 2) };
+        let chosen = if index.is_multiple_of(2) { segments.last() } else { segments.get(segments.len() / 2) };
         chosen.map(|&(from, to)| middle(from, to))
     };
     let cells: Vec<(u32, u32)> = peaks.cells().filter(|(lower, upper)| upper - lower >= 2).collect();
