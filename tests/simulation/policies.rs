@@ -195,3 +195,26 @@ fn a_refused_row_costs_its_neighbours_nothing() {
     let lane: LaneView = world.scheduler.lanes().next().unwrap();
     assert!(lane.drift > 1.0, "the next steps are predicted with what was seen: {}", lane.drift);
 }
+
+/// A long row whose length cannot be measured for want of memory does not spend its class's turns on other probes: short
+/// rows are served as soon as their own length is known.
+#[test]
+fn what_cannot_be_measured_does_not_hold_up_the_rest() {
+    let mut world = World::new(5, Settings::default(), Bytes::mib(200));
+    let mut unmeasured = model(Truth::SMALL);
+    unmeasured.profile = Truth::SMALL.empty_profile();
+    let id = world.add(0, unmeasured, lane(&Truth::SMALL), Budget::SHARED);
+    world.load_now(id);
+    world.at(world.now, Event::Neighbour(Bytes::mib(96)));
+    world.run_until(world.now);
+    let long = world.submit(request(id, &[512]));
+    let short = world.submit(request(id, &[16]));
+    world.run_to_the_end();
+    assert!(world.finished(short));
+    assert!(matches!(world.answer(long), Some(Answer::Rejected(Rejection::OutOfMemory { .. }))));
+    let served = world.decisions.iter().position(|decision| decision.purpose == Purpose::Serve).unwrap();
+    let probes: Vec<&str> = world.decisions[..served].iter().map(|decision| decision.text.as_str()).collect();
+    let others = probes.iter().filter(|text| !text.contains(" 1 x ")).count();
+    assert!(others <= 2, "{probes:#?}");
+    assert!(world.decisions.len() > served + 5, "the rest is measured afterwards");
+}
