@@ -218,3 +218,21 @@ fn what_cannot_be_measured_does_not_hold_up_the_rest() {
     assert!(others <= 2, "{probes:#?}");
     assert!(world.decisions.len() > served + 5, "the rest is measured afterwards");
 }
+
+/// Turns that a model could not use for want of memory are not saved up for later.
+#[test]
+fn a_model_that_was_short_of_memory_gets_its_share_from_then_on() {
+    let mut world = World::new(6, Settings::default(), Bytes::mib(400));
+    let ids = [0, 1].map(|id| world.add(id, model(Truth::SMALL), lane(&Truth::SMALL), Budget::SHARED));
+    ids.iter().for_each(|&id| world.load_now(id));
+    // 8 MiB are left: enough for rows of 16 tokens, not for one of 512.
+    world.at(world.now, Event::Neighbour(Bytes::mib(206)));
+    let load = [request(ids[0], &[16]), request(ids[1], &[512])];
+    let used = saturate(&mut world, &load, 100, Micros::secs(4));
+    assert!(used[0] > 3_900_000 && used[1] == 0, "{used:?}");
+    world.at(world.now, Event::Neighbour(Bytes::ZERO));
+    world.run_until(world.now + Micros::millis(200));
+    let used = saturate(&mut world, &load, 100, Micros::secs(4));
+    let part = used[1] as f64 / (used[0] + used[1]) as f64;
+    assert!((part - 0.5).abs() < 0.05, "{used:?}");
+}
