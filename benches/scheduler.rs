@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 
-use divan::{Bencher, black_box};
+use divan::Bencher;
 use plimsoll::admission::{QueueLimits, RequestLimits};
 use plimsoll::memory::{
     Axes, Axis, Budget, DeviceBooks, Ledger, LoadNeed, Measured, Observed, Outcome, Profile, Reading, Readings,
@@ -110,7 +110,7 @@ impl Bench {
         self.now = self.now + STEP_TIME;
         let seen = Observed { peak, time: STEP_TIME, rungs: Rungs::default(), outcome: Outcome::Done };
         let done = self.scheduler.complete(self.now, step, &seen, &[], &mut self.ledger);
-        black_box(done);
+        divan::black_box_drop(done);
         rows
     }
 

@@ -90,10 +90,14 @@ impl Scheduler {
 
     /// The model is loaded: steps may be chosen, sized by `profile`.
     pub fn lane_ready(&mut self, now: Timestamp, model: ModelId, profile: Profile) {
-        let lane = self.lane_mut(model);
+        let lane = self.lanes.get_mut(&model).expect("the engine names models that it has registered");
         lane.state = LaneState::Ready;
         lane.profile = Some(profile);
         lane.last_step = now;
+        // Time that passed while it was loaded is not owed to it.
+        for claim in Claim::ALL {
+            self.clock.enter(lane.flow_mut(claim));
+        }
     }
 
     /// The model takes no more requests; those that wait are still served. It may be unloaded when

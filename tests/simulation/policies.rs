@@ -2,7 +2,7 @@
 
 use plimsoll::admission::Rejection;
 use plimsoll::memory::Budget;
-use plimsoll::scheduler::{Batching, LaneView, Priority, Purpose, Settings};
+use plimsoll::scheduler::{Batching, LaneView, Priority, Purpose, Settings, WhileNotReady};
 use plimsoll::units::{Bytes, Micros, ModelId, RequestId};
 
 use crate::setup::{lane, model, one_model, ragged, request};
@@ -50,6 +50,28 @@ fn device_time_follows_the_shares() {
         let part = time as f64 / total as f64;
         assert!((part / expected - 1.0).abs() < 0.1, "{part} of the time, {expected} is its share: {used:?}");
     }
+}
+
+/// Time that passes while a model is loaded is not owed to it afterwards, although requests waited for it.
+#[test]
+fn a_model_that_comes_late_gets_its_share_from_then_on() {
+    let mut world = World::new(4, Settings::default(), Bytes::mib(600));
+    let mut settings = lane(&Truth::SMALL);
+    settings.while_not_ready = WhileNotReady::Wait;
+    settings.load_timeout = Micros::secs(60);
+    let ids = [0, 1].map(|id| world.add(id, model(Truth::SMALL), settings, Budget::SHARED));
+    world.load_now(ids[0]);
+    // Its load has to wait for another one, which does not keep the device.
+    world.loading = Some(ids[1]);
+    let load = ids.map(|id| request(id, &[64]));
+    let used = saturate(&mut world, &load, 100, Micros::secs(4));
+    assert!(used[0] > 3_900_000 && used[1] == 0, "{used:?}");
+    world.loading = None;
+    world.models.get_mut(&ids[1]).unwrap().load_time = Micros::millis(1);
+    world.run_until(world.now + Micros::millis(200));
+    let used = saturate(&mut world, &load, 100, Micros::secs(4));
+    let part = used[1] as f64 / (used[0] + used[1]) as f64;
+    assert!((part - 0.5).abs() < 0.05, "{used:?}");
 }
 
 /// A flood of one class leaves the others their part: waiting is bounded by shares, in both directions.
@@ -172,4 +194,45 @@ fn a_refused_row_costs_its_neighbours_nothing() {
     assert!(small.iter().all(|&id| world.finished(id)));
     let lane: LaneView = world.scheduler.lanes().next().unwrap();
     assert!(lane.drift > 1.0, "the next steps are predicted with what was seen: {}", lane.drift);
+}
+
+/// A long row whose length cannot be measured for want of memory does not spend its class's turns on other probes: short
+/// rows are served as soon as their own length is known.
+#[test]
+fn what_cannot_be_measured_does_not_hold_up_the_rest() {
+    let mut world = World::new(5, Settings::default(), Bytes::mib(200));
+    let mut unmeasured = model(Truth::SMALL);
+    unmeasured.profile = Truth::SMALL.empty_profile();
+    let id = world.add(0, unmeasured, lane(&Truth::SMALL), Budget::SHARED);
+    world.load_now(id);
+    world.at(world.now, Event::Neighbour(Bytes::mib(96)));
+    world.run_until(world.now);
+    let long = world.submit(request(id, &[512]));
+    let short = world.submit(request(id, &[16]));
+    world.run_to_the_end();
+    assert!(world.finished(short));
+    assert!(matches!(world.answer(long), Some(Answer::Rejected(Rejection::OutOfMemory { .. }))));
+    let served = world.decisions.iter().position(|decision| decision.purpose == Purpose::Serve).unwrap();
+    let probes: Vec<&str> = world.decisions[..served].iter().map(|decision| decision.text.as_str()).collect();
+    let others = probes.iter().filter(|text| !text.contains(" 1 x ")).count();
+    assert!(others <= 2, "{probes:#?}");
+    assert!(world.decisions.len() > served + 5, "the rest is measured afterwards");
+}
+
+/// Turns that a model could not use for want of memory are not saved up for later.
+#[test]
+fn a_model_that_was_short_of_memory_gets_its_share_from_then_on() {
+    let mut world = World::new(6, Settings::default(), Bytes::mib(400));
+    let ids = [0, 1].map(|id| world.add(id, model(Truth::SMALL), lane(&Truth::SMALL), Budget::SHARED));
+    ids.iter().for_each(|&id| world.load_now(id));
+    // 8 MiB are left: enough for rows of 16 tokens, not for one of 512.
+    world.at(world.now, Event::Neighbour(Bytes::mib(206)));
+    let load = [request(ids[0], &[16]), request(ids[1], &[512])];
+    let used = saturate(&mut world, &load, 100, Micros::secs(4));
+    assert!(used[0] > 3_900_000 && used[1] == 0, "{used:?}");
+    world.at(world.now, Event::Neighbour(Bytes::ZERO));
+    world.run_until(world.now + Micros::millis(200));
+    let used = saturate(&mut world, &load, 100, Micros::secs(4));
+    let part = used[1] as f64 / (used[0] + used[1]) as f64;
+    assert!((part - 0.5).abs() < 0.05, "{used:?}");
 }
