@@ -10,7 +10,7 @@ use std::fs;
 use scanner::{Source, files, has_word, root, sources};
 
 /// The longest that a file may be without a word about why; unit tests at its end are not counted.
-const LINES_MAX: usize = 360;
+const LINES_MAX: usize = 370;
 /// The same for a file of tests, which is a list.
 const TEST_LINES_MAX: usize = 600;
 
@@ -31,6 +31,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &["admission", "config", "memory", "model", "scheduler", "units"]),
     ("engine", &["admission", "config", "device", "memory", "model", "scheduler", "telemetry", "tokenize", "units"]),
     ("service", &["admission", "config", "engine", "memory", "model", "scheduler", "telemetry", "tokenize", "units"]),
+    (
+        "server",
+        &["admission", "config", "device", "engine", "memory", "model", "scheduler", "service", "telemetry", "units"],
+    ),
 ];
 
 /// Modules that are deterministic: everything they know came in as an argument.
