@@ -64,7 +64,7 @@ impl Ledger {
         let bounds = [
             Headroom { bytes: account.budget.limit.saturating_sub(account.held()), bound: Bound::Limit },
             Headroom { bytes: budget, bound: Bound::Budget },
-            Headroom { bytes: self.on_device(reading).saturating_sub(loads), bound: Bound::Device },
+            Headroom { bytes: self.on_device(reading, Bytes::ZERO).saturating_sub(loads), bound: Bound::Device },
         ];
         bounds.into_iter().min_by_key(|headroom| headroom.bytes).expect("there are three")
     }

@@ -1,6 +1,6 @@
 //! Loading: does it fit, who has to go, and what it took in the end.
 
-use super::{Account, FitLine, FitPlan, Ledger, Readings, Residence, fit_plan};
+use super::{Account, FitLine, FitPlan, Ledger, Residence, fit_plan};
 use crate::memory::Reading;
 use crate::units::{Bytes, ModelId};
 
@@ -103,10 +103,7 @@ impl Ledger {
             _ => Bytes::ZERO,
         };
         let loads: Bytes = self.accounts.iter().map(loading).sum();
-        let device = match self.books.readings {
-            Readings::Live => (self.on_device(reading) + freed).saturating_sub(loads),
-            Readings::Off => Bytes::MAX,
-        };
+        let device = self.on_device(reading, freed).saturating_sub(loads);
         budget.min(device)
     }
 
@@ -152,6 +149,11 @@ impl Ledger {
     /// Books a load that failed: whatever it had taken is back.
     pub fn load_failed(&mut self, model: ModelId) {
         self.unloaded(model);
+    }
+
+    /// Whether the model's weights are booked as there.
+    pub fn is_resident(&self, model: ModelId) -> bool {
+        self.accounts.get(&model).is_some_and(Account::is_resident)
     }
 
     /// Books an unload that is done: its pools are destroyed, its bytes are back.

@@ -22,6 +22,8 @@ mod fit_plan;
 mod trim;
 mod snapshot;
 #[cfg(test)]
+mod tests;
+#[cfg(test)]
 mod random_actions;
 
 use std::collections::BTreeMap;
@@ -163,10 +165,11 @@ impl Ledger {
         self.accounts.values().map(Account::held).sum()
     }
 
-    /// What the device says it could give to workspace or to a load: what is free and what our cache holds.
-    fn on_device(&self, reading: &Reading) -> Bytes {
+    /// What the device says it could give to workspace or to a load once `freed` bytes of ours are back: they fill the
+    /// safety margin first.
+    fn on_device(&self, reading: &Reading, freed: Bytes) -> Bytes {
         match self.books.readings {
-            Readings::Live => (reading.free + reading.workspace_reserved).saturating_sub(self.books.safety),
+            Readings::Live => (reading.free + reading.workspace_reserved + freed).saturating_sub(self.books.safety),
             Readings::Off => Bytes::MAX,
         }
     }
@@ -184,6 +187,10 @@ impl Ledger {
             };
             if lease.predicted > lease.ceiling {
                 return Err(BrokenBooks::VoidLease { model: lease.model });
+            }
+            // A model may hold more than a budget that was lowered since; it gets no workspace then.
+            if lease.ceiling == Bytes::ZERO {
+                continue;
             }
             // Loads that come after this step use what it gives back.
             let held: Bytes = self.accounts.values().map(|account| account.held_before(lease.turn)).sum();

@@ -68,7 +68,7 @@ impl Ledger {
             books: self.books,
             reading: *reading,
             leased: self.leased(),
-            headroom: budget.min(self.on_device(reading)),
+            headroom: budget.min(self.on_device(reading, Bytes::ZERO)),
             models: self.accounts.iter().map(line).collect(),
         }
     }

@@ -1,0 +1,4 @@
+//! Models give the outputs that other people's libraries give for the same weights.
+
+mod support;
+mod tiny;
