@@ -1,10 +1,10 @@
 //! The command line: one file for each subcommand.
 
-mod serve;
-mod check;
-mod config;
-mod pull;
-mod bench;
+pub mod serve;
+pub mod check;
+pub mod config;
+pub mod pull;
+pub mod bench;
 mod table;
 
 use std::process::ExitCode;

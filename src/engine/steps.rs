@@ -50,11 +50,13 @@ impl Core {
                 other => unreachable!("{:?} was reported while the device was at {other:?}", ran.step),
             },
             Report::Loaded { model, result } => {
-                self.errand = None;
+                let errand = self.errand.take();
+                debug_assert!(matches!(errand, Some(Errand::Load(loaded)) if loaded == model), "{errand:?}");
                 self.load_done(now, model, result);
             }
             Report::Unloaded(gone) => {
-                self.errand = None;
+                let errand = self.errand.take();
+                debug_assert!(matches!(errand, Some(Errand::Unload(model)) if model == gone.model), "{errand:?}");
                 let reading = self.rig.reading(now);
                 self.unload_done(now, gone, &reading);
             }
