@@ -9,8 +9,8 @@ use super::allocator::{self, Balance, accounts, cache_balance, tune_system_alloc
 use super::hardware::Cpu;
 use super::readings::{SystemMemory, SystemReadings};
 use super::threads::compute_threads;
-use crate::device::statistics::{DeviceSnapshot, ModelUse, Statistics, Use, WorkspaceUse};
 use crate::device::profile_store::ProfileFacts;
+use crate::device::statistics::{DeviceSnapshot, ModelUse, Statistics, Use, WorkspaceUse};
 use crate::device::{Device, DeviceThread, Executor, Kind, Order, Report, Stopped};
 use crate::memory::{Reading, Readings, Slack};
 use crate::units::{Bytes, ModelId, Timestamp};
