@@ -49,7 +49,9 @@ impl FailOn {
             Metric::Late => Some(total.late as f64),
             Metric::P99Ms => Some(total.latency_ms.p99),
             Metric::Goodput => Some(total.good.rows),
-            Metric::OverIdleMib => report.memory.as_ref().map(|memory| memory.over_idle.pss_bytes as f64 / (1 << 20) as f64),
+            Metric::OverIdleMib => {
+                report.memory.as_ref().map(|memory| memory.over_idle.pss_bytes as f64 / (1 << 20) as f64)
+            }
             Metric::TrueToPredicted => total.steps.as_ref().map(|steps| steps.true_to_predicted_max),
         };
         match found {

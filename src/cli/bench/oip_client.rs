@@ -178,7 +178,9 @@ mod tests {
                 datatype: datatype.to_owned(),
                 ..Default::default()
             }],
-            raw_output_contents: vec![(0..values).flat_map(|value| (value as f32).to_le_bytes()).collect::<Vec<_>>().into()],
+            raw_output_contents: vec![
+                (0..values).flat_map(|value| (value as f32).to_le_bytes()).collect::<Vec<_>>().into(),
+            ],
             ..Default::default()
         };
         assert_eq!(decode(&response(4, "FP32"), 2).unwrap(), [[0.0, 1.0], [2.0, 3.0]]);

@@ -39,8 +39,7 @@ pub(super) async fn ask(channel: Channel, model: &ModelFacts, call: &Call) -> Re
     match model.task {
         Task::Embed => {
             let mut client = wire::embed_client::EmbedClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
-            let message =
-                wire::EmbedRequest { model: name, texts, tokens, truncate, priority, ..Default::default() };
+            let message = wire::EmbedRequest { model: name, texts, tokens, truncate, priority, ..Default::default() };
             let response = client.embed(request(message, call)).await?.into_inner();
             let rows = response.embeddings.into_iter().map(|embedding| embedding.values).collect();
             reply(Answer { rows }, response.metadata)
@@ -58,7 +57,8 @@ pub(super) async fn ask(channel: Channel, model: &ModelFacts, call: &Call) -> Re
             reply(Answer { rows: response.results.into_iter().map(by_index).collect() }, response.metadata)
         }
         Task::Rerank => {
-            let mut client = wire::rerank_client::RerankClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+            let mut client =
+                wire::rerank_client::RerankClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
             let query = call.query.clone();
             let message = wire::RerankRequest { model: name, query, texts, truncate, priority, ..Default::default() };
             let response = client.rerank(request(message, call)).await?.into_inner();

@@ -8,8 +8,8 @@ use anyhow::Context;
 
 use super::args::RunArgs;
 use super::client::Client;
-use super::duration::milliseconds;
 use super::driver::Pacing;
+use super::duration::milliseconds;
 use super::measure::{Schedule, Target, UNDISTURBED_LOAD, Undisturbed};
 use super::report::{Report, parts};
 use super::smaps::MemoryWatch;

@@ -51,7 +51,8 @@ fn render(report: &PressureReport) -> anyhow::Result<String> {
         let root = SVGBackend::with_string(&mut svg, (columns * WIDTH, TITLE + 3 * HEIGHT)).into_drawing_area();
         root.fill(&WHITE)?;
         let (title, charts) = root.split_vertically(TITLE);
-        let words = "free memory (blue; orange: the neighbour's), rows of each step (red: memory decided), good rows/s (green)";
+        let words =
+            "free memory (blue; orange: the neighbour's), rows of each step (red: memory decided), good rows/s (green)";
         title.draw_text(words, &("sans-serif", 15).into_text_style(&title), (10, 10))?;
         let axes = Axes::of(report);
         let cells = charts.split_evenly((3, columns as usize));

@@ -108,7 +108,17 @@ impl PressureReport {
             self.late_after_ms,
         );
         let mut table = Table::new([
-            "arm", "calls", "failed", "late", "good rows/s", "rows/s", "p99 ms", "kills", "overrun", "least free", "by memory",
+            "arm",
+            "calls",
+            "failed",
+            "late",
+            "good rows/s",
+            "rows/s",
+            "p99 ms",
+            "kills",
+            "overrun",
+            "least free",
+            "by memory",
             "outcome",
         ]);
         for arm in &self.arms {

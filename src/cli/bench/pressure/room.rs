@@ -27,7 +27,9 @@ impl Room {
     pub fn free(&self) -> anyhow::Result<Bytes> {
         let (limit, used) = match self {
             Room::File(path) => return number(path).map(Bytes::new),
-            Room::Cgroup2(folder) => (number(&folder.join("memory.max"))?, self.used(folder, "memory.current", "inactive_file")?),
+            Room::Cgroup2(folder) => {
+                (number(&folder.join("memory.max"))?, self.used(folder, "memory.current", "inactive_file")?)
+            }
             Room::Cgroup1(folder) => (
                 number(&folder.join("memory.limit_in_bytes"))?,
                 self.used(folder, "memory.usage_in_bytes", "total_inactive_file")?,

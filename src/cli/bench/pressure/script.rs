@@ -135,11 +135,9 @@ fn statement(line: &str) -> Result<Statement, String> {
         ["leave", bytes] => Ok(Statement::Leave(amount(bytes)?)),
         ["free", "all"] => Ok(Statement::Free(Amount::Percent(100.0))),
         ["free", bytes] => Ok(Statement::Free(amount(bytes)?)),
-        ["ask", bytes, "floor", floor, "for", patience] => Ok(Statement::Ask {
-            amount: amount(bytes)?,
-            floor: amount(floor)?,
-            patience: parse_duration(patience)?,
-        }),
+        ["ask", bytes, "floor", floor, "for", patience] => {
+            Ok(Statement::Ask { amount: amount(bytes)?, floor: amount(floor)?, patience: parse_duration(patience)? })
+        }
         ["load", "start"] => Ok(Statement::Load { on: true }),
         ["load", "stop"] => Ok(Statement::Load { on: false }),
         _ => Err(format!(
@@ -167,16 +165,19 @@ mod tests {
                     ask 60% floor 32MiB for 5s\nload stop\nload start\n";
         let script = Script::parse(text).unwrap();
         let (mib, percent) = (|count| Amount::Bytes(Bytes::mib(count)), Amount::Percent);
-        assert_eq!(script.statements(), [
-            Statement::Hold(Duration::from_millis(1_500)),
-            Statement::Take(mib(100)),
-            Statement::Leave(percent(10.0)),
-            Statement::Free(percent(25.0)),
-            Statement::Free(percent(100.0)),
-            Statement::Ask { amount: percent(60.0), floor: mib(32), patience: Duration::from_secs(5) },
-            Statement::Load { on: false },
-            Statement::Load { on: true },
-        ]);
+        assert_eq!(
+            script.statements(),
+            [
+                Statement::Hold(Duration::from_millis(1_500)),
+                Statement::Take(mib(100)),
+                Statement::Leave(percent(10.0)),
+                Statement::Free(percent(25.0)),
+                Statement::Free(percent(100.0)),
+                Statement::Ask { amount: percent(60.0), floor: mib(32), patience: Duration::from_secs(5) },
+                Statement::Load { on: false },
+                Statement::Load { on: true },
+            ]
+        );
         assert_eq!(script.length_max(), Duration::from_millis(6_500));
         assert_eq!(Script::parse(&script.to_string()).unwrap(), script);
     }

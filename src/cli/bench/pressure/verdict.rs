@@ -68,7 +68,9 @@ impl Verdict {
     pub(super) fn of(timeline: &Timeline) -> Verdict {
         let by_memory = timeline.steps.iter().filter(|step| step.reason == "memory").count();
         let asks = timeline.events.iter().filter_map(|point| match point.event {
-            Event::Asked { asked, got, waited_ms } => Some(Ask { at_s: point.at_s, asked_bytes: asked, got, waited_ms }),
+            Event::Asked { asked, got, waited_ms } => {
+                Some(Ask { at_s: point.at_s, asked_bytes: asked, got, waited_ms })
+            }
             _ => None,
         });
         Verdict {
