@@ -1,8 +1,10 @@
-//! Time to choose a step of 32 rows, with the rows replaced and the step completed, while so many requests wait.
+//! Time to choose a step of 32 rows and to complete it, while so many requests wait; and to accept a request.
 //!
-//! `cargo bench --bench scheduler`. Bounds: 20 us with 1,000 waiting, 40 us with 100,000.
+//! `cargo bench --bench scheduler`. Bounds for a step: 20 us with 1,000 waiting, 40 us with 100,000.
 
-use divan::{Bencher, black_box};
+use std::cell::RefCell;
+
+use divan::Bencher;
 use plimsoll::admission::{QueueLimits, RequestLimits};
 use plimsoll::memory::{
     Axes, Axis, Budget, DeviceBooks, Ledger, LoadNeed, Measured, Observed, Outcome, Profile, Reading, Readings,
@@ -100,25 +102,43 @@ impl Bench {
         }
     }
 
-    /// One step from choice to completion, and as many new requests as it took.
-    fn turn(&mut self) -> u64 {
+    /// One step from choice to completion; gives the rows that it took.
+    fn step(&mut self) -> u64 {
         let step = self.scheduler.poll_step(self.now, &READING, &mut self.ledger).expect("the queue is full");
         let rows = step.members.len() as u64;
         let peak = step.lease.predicted;
         self.now = self.now + STEP_TIME;
         let seen = Observed { peak, time: STEP_TIME, rungs: Rungs::default(), outcome: Outcome::Done };
         let done = self.scheduler.complete(self.now, step, &seen, &[], &mut self.ledger);
-        black_box(done);
-        self.submit(rows);
+        divan::black_box_drop(done);
         rows
+    }
+
+    /// In the steady state: the window has been walked through.
+    fn steady(waiting: u64) -> Bench {
+        let mut bench = Bench::new(waiting);
+        let mut rows = 0;
+        for _ in 0..500 {
+            let taken = bench.step();
+            bench.submit(taken);
+            rows += taken;
+        }
+        assert!(rows > 500 * 30, "{rows} rows in 500 steps: batches are not formed as they should be");
+        bench
     }
 }
 
-#[divan::bench(args = [1_000, 10_000, 100_000])]
+#[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 2_000, sample_size = 1)]
 fn step_of_32_rows(bencher: Bencher, waiting: u64) {
-    let mut bench = Bench::new(waiting);
-    // Into the steady state: the window has been walked through once.
-    let rows: u64 = (0..500).map(|_| bench.turn()).sum();
-    println!("{:.1} rows a step", rows as f64 / 500.0);
-    bencher.bench_local(|| bench.turn());
+    let bench = RefCell::new(Bench::steady(waiting));
+    let taken = RefCell::new(0);
+    bencher.with_inputs(|| bench.borrow_mut().submit(taken.take())).bench_local_values(|()| {
+        *taken.borrow_mut() = bench.borrow_mut().step();
+    });
+}
+
+#[divan::bench(args = [1_000, 10_000, 100_000], sample_count = 2_000, sample_size = 1)]
+fn accept_one(bencher: Bencher, waiting: u64) {
+    let mut bench = Bench::steady(waiting);
+    bencher.bench_local(|| bench.submit(1));
 }

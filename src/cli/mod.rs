@@ -3,7 +3,9 @@
 pub mod serve;
 pub mod check;
 pub mod config;
+pub mod plan;
 pub mod pull;
+pub mod profile;
 pub mod bench;
 mod table;
 
@@ -27,6 +29,10 @@ enum Command {
     Check(check::CheckArgs),
     /// Print every setting in force and where it came from
     Config(config::ConfigArgs),
+    /// Would these models fit? Prints the fit table; exit code 3 if not
+    Plan(plan::PlanArgs),
+    /// Measure a model's memory and time over all batch shapes
+    Profile(profile::ProfileArgs),
     /// Fetch a model's files into the cache
     Pull(pull::PullArgs),
     /// Put a server under load and report what came of it
@@ -43,6 +49,8 @@ impl Cli {
             Command::Serve(args) => serve::run(args),
             Command::Check(args) => check::run(args),
             Command::Config(args) => config::run(args),
+            Command::Plan(args) => plan::run(args),
+            Command::Profile(args) => profile::run(args),
             Command::Pull(args) => pull::run(args),
             Command::Bench(args) => bench::run(args),
         }

@@ -79,7 +79,8 @@ impl<'t> Document<'t> {
 
     /// Where `span` begins.
     pub(super) fn place(&self, span: &Range<usize>) -> Place {
-        let before = &self.text[..self.text.floor_char_boundary(span.start)];
+        let start = (0..=span.start).rev().find(|at| self.text.is_char_boundary(*at)).unwrap_or(0);
+        let before = &self.text[..start];
         let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
         Place::File {
             path: self.path.clone(),

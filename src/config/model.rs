@@ -132,7 +132,10 @@ impl ModelConfig {
             value.as_ref().map_or_else(|| otherwise.to_owned(), Written::show)
         }
         const FILES: &str = "(the model's files)";
-        let names = |map: &BTreeMap<String, String>| map.keys().cloned().collect::<Vec<_>>().join(", ");
+        let names = |map: &BTreeMap<String, String>| match map.is_empty() {
+            true => "(none)".to_owned(),
+            false => map.keys().cloned().collect::<Vec<_>>().join(", "),
+        };
         vec![
             ("source", self.source.to_string()),
             ("sha256", names(&self.sha256)),

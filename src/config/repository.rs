@@ -84,8 +84,9 @@ impl Repository {
             _ => known.clone(),
         };
         for argument in &config.model {
-            let entry = known.interpret(argument, &config.cache_dir)?;
-            repository.add(argument, entry)?;
+            let place = Place::Flag(format!("--model {argument}"));
+            let entry = known.interpret(argument, &place, &config.cache_dir)?;
+            repository.add(argument, entry, place)?;
         }
         if repository.entries.is_empty() {
             let what = match &config.models {
@@ -146,13 +147,12 @@ impl Repository {
     }
 
     /// What `argument` means: a folder, else a name of this repository, of the embedded one or of a folder that was
-    /// pulled into `cache_dir`, else a Hugging Face id.
+    /// pulled into `cache_dir`, else a Hugging Face id. `place` is where it was written.
     ///
     /// # Errors
     /// It is none of them, or the model that it names is broken.
-    pub fn interpret(&self, argument: &ModelArgument, cache_dir: &Path) -> Result<Entry, ConfigError> {
+    pub fn interpret(&self, argument: &ModelArgument, place: &Place, cache_dir: &Path) -> Result<Entry, ConfigError> {
         let target = &argument.target;
-        let place = Place::Flag(format!("--model {argument}"));
         let refuse = |message: String| ConfigError::new(place.clone(), message);
         let path = Path::new(target);
         let pulled = source::local_folder(cache_dir, target);
@@ -196,7 +196,7 @@ impl Repository {
     }
 
     /// Adds a model named on the command line. A name that is taken becomes `name-dtype`, unless it was given.
-    fn add(&mut self, argument: &ModelArgument, mut entry: Entry) -> Result<(), ConfigError> {
+    fn add(&mut self, argument: &ModelArgument, mut entry: Entry, place: Place) -> Result<(), ConfigError> {
         let taken = self.find(&entry.name).is_some();
         if let (true, None, Ok(model)) = (taken, &argument.name, &mut entry.config) {
             model.name = format!("{}-{}", model.name, model.dtype);
@@ -205,7 +205,7 @@ impl Repository {
         if self.find(&entry.name).is_some() {
             let message =
                 format!("another model is called '{}' already: give a name with NAME={}", entry.name, argument.target);
-            return Err(ConfigError::new(Place::Flag(format!("--model {argument}")), message));
+            return Err(ConfigError::new(place, message));
         }
         self.entries.push(entry);
         Ok(())

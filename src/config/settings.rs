@@ -53,8 +53,8 @@ macro_rules! settings {
                     long,
                     value_name = "VALUE",
                     help_heading = $group,
-                    help = concat!($($doc),+, " [default: ", $default, "]"),
-                    long_help = concat!($($doc),+, " [default: ", $default, "]\n", $cost),
+                    help = concat!($($doc),+, " [default: ", $default, "]").trim_ascii(),
+                    long_help = concat!($($doc),+, " [default: ", $default, "]\n", $cost).trim_ascii(),
                     value_parser = written::read::<$type>,
                 )]
                 pub $name: Option<$type>,

@@ -147,7 +147,7 @@ impl Written for Bytes {
         // The largest unit that divides it, so that reading gives the same number back.
         let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
         let count = self.get();
-        match units.iter().find(|(shift, _)| count > 0 && count % (1 << shift) == 0) {
+        match units.iter().find(|(shift, _)| count > 0 && count.is_multiple_of(1 << shift)) {
             Some((shift, unit)) => format!("{}{unit}", count >> shift),
             None => count.to_string(),
         }
@@ -175,7 +175,8 @@ impl Written for Micros {
         if count == 0 {
             return "0s".into();
         }
-        let (factor, unit) = TIME_UNITS.iter().find(|(factor, _)| count % factor == 0).expect("1 divides all");
+        let (factor, unit) =
+            TIME_UNITS.iter().find(|(factor, _)| count.is_multiple_of(*factor)).expect("1 divides all");
         format!("{}{unit}", count / factor)
     }
 }

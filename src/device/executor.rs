@@ -118,7 +118,9 @@ impl<H: Hardware, R: FnMut(Report)> Owner<H, R> {
             }
             Order::Trim { keep } => {
                 let released = self.hardware.trim(keep);
-                self.statistics.record(Event::Trimmed { released_bytes: released.get() });
+                if released > Bytes::ZERO {
+                    self.statistics.record(Event::Trimmed { released_bytes: released.get() });
+                }
                 (self.reports)(Report::Trimmed { released });
             }
             Order::Stop => return Next::Stop,

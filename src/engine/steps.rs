@@ -6,8 +6,8 @@ use super::answer::{Failure, StepFacts};
 use super::core::Core;
 use super::errand::Errand;
 use crate::device::{Ran, Report, RowFailure};
-use crate::memory::{Outcome, Reading, Shape};
-use crate::model::{Batch, Fault, TokenRow};
+use crate::memory::{Outcome, Reading};
+use crate::model::{Batch, Fault};
 use crate::scheduler::{Member, Purpose, Step, Work};
 use crate::units::Timestamp;
 
@@ -20,7 +20,7 @@ impl Core {
         let Some(step) = self.scheduler.poll_step(now, reading, &mut self.ledger) else { return };
         let batch = match step.purpose {
             Purpose::Serve => self.gather(now, &step.members),
-            Purpose::Probe => made_up(step.shape),
+            Purpose::Probe => Batch::made_up(step.shape),
         };
         // A probe is worth nobody's place.
         let evictable = match step.purpose {
@@ -172,42 +172,5 @@ fn row_index(member: &Member) -> usize {
     match member.work {
         Work::Row { index } => index as usize,
         Work::Prefill { .. } | Work::Decode => unreachable!("no model here generates: {member:?}"),
-    }
-}
-
-/// Rows that make up a step of this shape, for measuring it. Their ids are in every vocabulary: what is computed does
-/// not depend on them.
-fn made_up(shape: Shape) -> Batch {
-    let row = |tokens: u32| Arc::new(TokenRow { ids: vec![1; tokens as usize], types: Vec::new() });
-    let rows = match shape {
-        Shape::Padded { rows, length } => vec![row(length); rows as usize],
-        Shape::Ragged { tokens, longest } => {
-            let (whole, rest) = (tokens / longest.max(1), tokens % longest.max(1));
-            let mut rows = vec![row(longest); whole as usize];
-            rows.extend((rest > 0).then(|| row(rest)));
-            rows
-        }
-        Shape::Generate { .. } => unreachable!("no model here generates"),
-    };
-    Batch::Tokens(rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::{RowFacts, ShapeKind};
-
-    #[test]
-    fn made_up_rows_have_the_shape() {
-        let check = |shape: Shape| {
-            let Batch::Tokens(rows) = made_up(shape);
-            let facts = rows.iter().map(|row| RowFacts { tokens: row.ids.len() as u32 });
-            assert_eq!(shape.kind().of_rows(facts), shape);
-        };
-        check(Shape::Padded { rows: 1, length: 1 });
-        check(Shape::Padded { rows: 5, length: 33 });
-        check(Shape::Ragged { tokens: 7, longest: 7 });
-        check(Shape::Ragged { tokens: 100, longest: 33 });
-        assert_eq!(ShapeKind::Ragged.at(100, 33), Shape::Ragged { tokens: 100, longest: 33 });
     }
 }

@@ -33,10 +33,6 @@ impl Rows {
         self.tokens
     }
 
-    pub(crate) fn count(&self) -> usize {
-        self.lengths.len()
-    }
-
     /// (start, real length) of each row.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = (usize, usize)> + '_ {
         self.starts.iter().copied().zip(self.lengths.iter().copied())

@@ -42,21 +42,20 @@ impl Scheduler {
         Ok(())
     }
 
-    fn accept(&mut self, request: Request) {
+    fn accept(&mut self, mut request: Request) {
         let (id, arrival, deadline) = (request.facts.id, request.facts.arrival, request.deadline());
         assert!(self.requests.last_key_value().is_none_or(|(&last, _)| last < id), "request ids grow with time");
         let lane = self.lanes.get_mut(&request.facts.model).expect("found by the caller");
         lane.occupancy = lane.occupancy.plus(request.occupancy());
-        let waits_for_load = !lane.is_serving();
-        let load_timeout = lane.settings.load_timeout;
+        request.load_by = (!lane.is_serving()).then(|| arrival + lane.settings.load_timeout);
         let class = lane.class_mut(request.facts.priority);
         if class.queue.is_empty() {
             self.clock.enter(&mut class.flow);
         }
         class.queue.push(&request);
         self.timers.set(deadline, id, Expiry::Deadline);
-        if waits_for_load {
-            self.timers.set(arrival + load_timeout, id, Expiry::Load);
+        if let Some(load_by) = request.load_by {
+            self.timers.set(load_by, id, Expiry::Load);
         }
         self.requests.insert(id, request);
     }

@@ -1,17 +1,16 @@
 //! Choosing the next step.
 
-use super::bounds::Bounds;
 use super::core::{InFlight, Scheduler};
-use super::draft::{Draft, Pick, Wanted, alone};
-use super::lane::{Claim, Class, Lane, Shortage};
-use super::queue::{Requests, Row};
+use super::draft::Pick;
+use super::form::{Batch, Forming};
+use super::lane::{Claim, Shortage};
 use super::request::{Blocked, Request};
-use super::settings::Settings;
+use super::search::{Room, search};
 use super::step::{Member, Purpose, Reason, Step, Work};
-use super::timers::{Expiry, Timers};
+use super::timers::Expiry;
 use super::turn::Turn;
 use super::waiting::Priority;
-use crate::memory::{Lease, Ledger, Reading, Shape, ShapeKind};
+use crate::memory::{Lease, Ledger, Reading};
 use crate::units::{Bytes, Micros, StepId, Timestamp};
 
 /// Rows of the window for each row of a batch and each step of the overtaking bound. A row leaves a window of W rows
@@ -21,44 +20,6 @@ use crate::units::{Bytes, Micros, StepId, Timestamp};
 const WINDOW_PART: f64 = 0.25;
 /// Fewest rows of the window: a short queue is looked at as a whole.
 const WINDOW_MIN: usize = 64;
-
-/// The oldest row of a class that can be run now.
-struct Seed {
-    row: Row,
-    arrival: Timestamp,
-    /// Time that it takes alone.
-    time: Micros,
-}
-
-/// What memory a row finds.
-#[derive(Clone, Copy)]
-struct Room {
-    /// What a step could have now.
-    headroom: Bytes,
-    /// What it could ever have: a row that needs more does not wait.
-    ever: Bytes,
-    /// How long one that needs more than there is now waits for it.
-    wait_max: Micros,
-}
-
-/// What looking for a seed came to.
-#[derive(Default)]
-struct Search {
-    seed: Option<Seed>,
-    /// An older row has a shape that nothing is known about yet.
-    unmeasured: bool,
-    /// The shortest row that does not fit.
-    too_long: Option<u32>,
-    /// What the oldest request lacks that does not fit.
-    shortage: Option<Shortage>,
-}
-
-/// A batch that is decided, but for its lease.
-struct Batch {
-    picks: Vec<Pick>,
-    shape: Shape,
-    reason: Reason,
-}
 
 impl Scheduler {
     /// The next step, if there is something to run and nothing runs. The engine must run it and report it to
@@ -101,8 +62,8 @@ impl Scheduler {
         let lanes = &self.lanes;
         let stuck = |request: &&mut Request| lanes[&request.facts.model].is_serving();
         if let Some(request) = self.requests.values_mut().find(stuck) {
-            let shortage = Shortage { needed: Bytes::ZERO, available: Bytes::ZERO };
-            block(&mut request.blocked, now, shortage);
+            let nothing = Blocked { since: now, needed: Bytes::ZERO, available: Bytes::ZERO };
+            request.blocked.get_or_insert(nothing);
             self.timers.set(now, request.facts.id, Expiry::Memory);
         }
     }
@@ -141,8 +102,15 @@ impl Scheduler {
             return None;
         };
         let lane = &self.lanes[&turn.model];
-        let tokens_max = search.too_long.map_or(u32::MAX, |tokens| tokens - 1);
-        let batch = form(lane, priority, &seed, tokens_max, now, headroom, &self.requests, &self.settings)?;
+        let forming = Forming {
+            lane,
+            requests: &self.requests,
+            settings: &self.settings,
+            now,
+            headroom,
+            tokens_max: search.too_long.map_or(u32::MAX, |tokens| tokens - 1),
+        };
+        let batch = forming.around(&seed, priority)?;
         let linger_end = seed.arrival + lane.settings.max_linger;
         let in_time = linger_end + seed.time <= seed.row.deadline;
         if batch.reason == Reason::Queue && now < linger_end && in_time {
@@ -158,10 +126,10 @@ impl Scheduler {
                 // Only a fixed batch is not sized by the headroom.
                 let shortage = Shortage { needed: predicted, available: headroom };
                 self.lane_mut(turn.model).shortfall = Some(shortage);
+                let since = seed.blocked.map_or(now, |before| before.since);
                 let request = self.requests.get_mut(&seed.row.request).expect("the seed waits");
-                if block(&mut request.blocked, now, shortage) {
-                    self.timers.set(now + self.settings.memory_wait_max, seed.row.request, Expiry::Memory);
-                }
+                request.blocked = Some(Blocked { since, needed: predicted, available: headroom });
+                self.timers.set(since + self.settings.memory_wait_max, seed.row.request, Expiry::Memory);
                 self.ask_again_at(now + self.settings.memory_retry);
                 return None;
             }
@@ -251,112 +219,4 @@ impl Scheduler {
     pub(super) fn ask_again_at(&mut self, at: Timestamp) {
         self.ask_again = Some(self.ask_again.map_or(at, |before| before.min(at)));
     }
-}
-
-/// Notes that a request lacks memory; true when it did not before.
-fn block(blocked: &mut Option<Blocked>, now: Timestamp, shortage: Shortage) -> bool {
-    let since = blocked.map_or(now, |before| before.since);
-    let Shortage { needed, available } = shortage;
-    blocked.replace(Blocked { since, needed, available }).is_none()
-}
-
-/// Finds the oldest row of a class that fits and can keep its deadline. Requests that do not fit are noted on the way:
-/// from then on they wait no longer for memory than `room` says.
-fn search(
-    lane: &Lane,
-    priority: Priority,
-    now: Timestamp,
-    room: Room,
-    requests: &mut Requests,
-    timers: &mut Timers,
-) -> Search {
-    let (profile, drift) = match &lane.profile {
-        Some(profile) => (profile, &lane.drift),
-        None => return Search::default(),
-    };
-    let Room { headroom, ever, wait_max } = room;
-    let mut search = Search::default();
-    for id in lane.class(priority).queue.oldest_first() {
-        let request = requests.get_mut(&id).expect("what is queued is accepted");
-        let (mut lacks, mut never) = (None, false);
-        for (index, tokens) in request.waiting_rows() {
-            let shape = alone(lane.settings.kind, tokens);
-            let (Some(peak), Some(time)) = (profile.predicted(shape), profile.time(shape)) else {
-                search.unmeasured = true;
-                // How much it needs is not known, only that measuring it does not fit either if it stays so.
-                lacks = lacks.or(Some(headroom + Bytes::new(1)));
-                continue;
-            };
-            let needed = drift.on(peak);
-            if needed > headroom {
-                search.too_long = Some(search.too_long.map_or(tokens, |shortest| shortest.min(tokens)));
-                lacks = Some(needed);
-                never |= peak > ever;
-            } else if now + time <= request.deadline() {
-                let row = Row { request: id, index, tokens, deadline: request.deadline() };
-                search.seed = Some(Seed { row, arrival: request.facts.arrival, time });
-                break;
-            }
-        }
-        if search.seed.is_some() {
-            if let Some(blocked) = request.blocked.take() {
-                timers.clear(blocked.since + wait_max, id, Expiry::Memory);
-            }
-            break;
-        }
-        if let Some(needed) = lacks {
-            let shortage = Shortage { needed, available: headroom };
-            search.shortage = search.shortage.or(Some(shortage));
-            if block(&mut request.blocked, now, shortage) {
-                timers.set(now + wait_max, id, Expiry::Memory);
-            }
-            if never {
-                timers.set(now, id, Expiry::Memory);
-            }
-        }
-    }
-    search
-}
-
-/// Forms the batch around a seed: its own class first, then the others of the lane, cut to the bounds.
-#[expect(clippy::too_many_arguments, reason = "all of them are facts of one decision, made in one place")]
-fn form(
-    lane: &Lane,
-    priority: Priority,
-    seed: &Seed,
-    tokens_max: u32,
-    now: Timestamp,
-    headroom: Bytes,
-    requests: &Requests,
-    settings: &Settings,
-) -> Option<Batch> {
-    let kind = lane.settings.kind;
-    let profile = lane.profile.as_ref()?;
-    let (smallest, extent) = alone(kind, seed.row.tokens).position();
-    // Beyond the knee a larger batch only adds latency, unless more than another such batch would be left waiting.
-    let waiting = match kind {
-        ShapeKind::Padded => lane.occupancy.rows,
-        ShapeKind::Ragged | ShapeKind::Generate => lane.occupancy.tokens,
-    };
-    let knee = profile.knee(extent).filter(|&knee| waiting <= 2 * u64::from(knee)).map(|knee| knee.max(smallest));
-    let bounds = Bounds {
-        batching: settings.batching,
-        profile,
-        drift: &lane.drift,
-        headroom,
-        now,
-        target_latency: lane.settings.target_latency,
-        knee,
-    };
-    let wanted =
-        Wanted { tokens_max, deadline_min: now + seed.time, batch_max: bounds.batch_max(kind, seed.row.tokens) };
-    let mut draft = Draft::new(kind, settings.padding_max, Pick { row: seed.row, class: priority });
-    let others = lane.waiting_classes().filter(|&class| class != priority);
-    for class in std::iter::once(priority).chain(others) {
-        let Class { queue, overtaking, .. } = lane.class(class);
-        draft.extend(class, queue, overtaking, requests, &wanted);
-    }
-    let (count, reason) = bounds.cut(&draft);
-    let picks = draft.picks(count).to_vec();
-    Some(Batch { picks, shape: draft.shape(draft.size(count)), reason })
 }

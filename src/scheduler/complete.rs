@@ -50,9 +50,13 @@ impl Scheduler {
                 Completed::default()
             }
             Purpose::Serve => {
-                learn_peak(lane, step.shape, seen);
-                let waited_since = step.members.iter().filter_map(|member| self.requests.get(&member.request));
-                let oldest = waited_since.map(|request| request.facts.arrival).min().unwrap_or(step.chosen_at);
+                if learn_peak(lane, step.shape, seen) == Survey::Begins {
+                    // Nothing is owed to it for the time in which there was nothing to measure.
+                    self.clock.enter(&mut lane.survey);
+                }
+                // Members are in order of age.
+                let oldest = step.members.iter().find_map(|member| self.requests.get(&member.request));
+                let oldest = oldest.map_or(step.chosen_at, |request| request.facts.arrival);
                 // Only time in which these rows could have been served counts.
                 let since = lane.last_step.max(oldest).min(step.chosen_at);
                 lane.drain.record(step.members.len() as u64, now.since(since));
@@ -127,16 +131,26 @@ fn learn_probe(lane: &mut Lane, shape: Shape, seen: &Observed, ceiling: Bytes) {
     }
 }
 
+/// Whether a profile has to be measured anew.
+#[derive(PartialEq, Eq)]
+enum Survey {
+    Begins,
+    AsBefore,
+}
+
 /// Compares a step's true peak with its prediction.
-fn learn_peak(lane: &mut Lane, shape: Shape, seen: &Observed) {
-    let Some(profile) = &mut lane.profile else { return };
-    let Some(predicted) = profile.predicted(shape) else { return };
+fn learn_peak(lane: &mut Lane, shape: Shape, seen: &Observed) -> Survey {
+    let Some(profile) = &mut lane.profile else { return Survey::AsBefore };
+    let Some(predicted) = profile.predicted(shape) else { return Survey::AsBefore };
     // A step that did not run whole says how much its parts needed: less than the whole would have.
     if seen.outcome != Outcome::Done || (seen.rungs.halvings > 0 && seen.peak <= predicted) {
-        return;
+        return Survey::AsBefore;
     }
     match lane.drift.observe(predicted, seen.peak) {
-        DriftVerdict::Holds => {}
-        DriftVerdict::Stale | DriftVerdict::Slack => profile.mark_stale(),
+        DriftVerdict::Holds => Survey::AsBefore,
+        DriftVerdict::Stale | DriftVerdict::Slack => {
+            profile.mark_stale();
+            Survey::Begins
+        }
     }
 }

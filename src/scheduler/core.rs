@@ -90,10 +90,14 @@ impl Scheduler {
 
     /// The model is loaded: steps may be chosen, sized by `profile`.
     pub fn lane_ready(&mut self, now: Timestamp, model: ModelId, profile: Profile) {
-        let lane = self.lane_mut(model);
+        let lane = self.lanes.get_mut(&model).expect("the engine names models that it has registered");
         lane.state = LaneState::Ready;
         lane.profile = Some(profile);
         lane.last_step = now;
+        // Time that passed while it was loaded is not owed to it.
+        for claim in Claim::ALL {
+            self.clock.enter(lane.flow_mut(claim));
+        }
     }
 
     /// The model takes no more requests; those that wait are still served. It may be unloaded when
@@ -160,10 +164,16 @@ impl Scheduler {
         let request = self.requests.remove(&id)?;
         let facts = &request.facts;
         let lane = self.lanes.get_mut(&facts.model).expect("a request waits in a lane");
-        lane.class_mut(facts.priority).queue.remove(&request);
+        if request.waiting() > 0 {
+            lane.class_mut(facts.priority).queue.remove(&request);
+        }
         lane.occupancy = lane.occupancy.minus(request.occupancy());
-        self.timers.clear(request.deadline(), id, Expiry::Deadline);
-        self.timers.clear(facts.arrival + lane.settings.load_timeout, id, Expiry::Load);
+        if let Some(deadline) = facts.deadline {
+            self.timers.clear(deadline, id, Expiry::Deadline);
+        }
+        if let Some(load_by) = request.load_by {
+            self.timers.clear(load_by, id, Expiry::Load);
+        }
         if let Some(blocked) = request.blocked {
             self.timers.clear(blocked.since + self.settings.memory_wait_max, id, Expiry::Memory);
         }

@@ -162,3 +162,91 @@ impl Wanted {
 pub(super) fn alone(kind: ShapeKind, tokens: u32) -> Shape {
     kind.of_rows([RowFacts { tokens }])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scheduler::Waiting;
+    use crate::scheduler::request::Request;
+    use crate::units::{Bytes, ModelId, RequestId, StepId};
+
+    const ANY: Wanted = Wanted { tokens_max: u32::MAX, deadline_min: Timestamp::START, batch_max: u32::MAX };
+
+    /// Rows of a draft around the oldest of single-row requests of these lengths, as positions in the list.
+    fn draft_of(kind: ShapeKind, lengths: &[u32], overtaking: &Overtaking, wanted: &Wanted) -> Vec<u64> {
+        let (mut queue, mut requests) = (Queue::default(), Requests::new());
+        for (id, &tokens) in (0u64..).zip(lengths) {
+            let facts = Waiting {
+                id: RequestId::new(id),
+                model: ModelId::new(0),
+                rows: vec![RowFacts { tokens }],
+                host_bytes: Bytes::ZERO,
+                arrival: Timestamp::START,
+                // Every fifth request is in a hurry.
+                deadline: (id % 5 == 4).then_some(Timestamp::new(100)),
+                priority: Priority::Normal,
+            };
+            let request = Request::new(facts);
+            queue.push(&request);
+            requests.insert(request.facts.id, request);
+        }
+        queue.fill_window(&requests, usize::MAX);
+        let row = Row { request: RequestId::new(0), index: 0, tokens: lengths[0], deadline: Timestamp::NEVER };
+        let mut draft = Draft::new(kind, 1.2, Pick { row, class: Priority::Normal });
+        draft.extend(Priority::Normal, &queue, overtaking, &requests, wanted);
+        draft.picks(draft.len()).iter().map(|pick| pick.row.request.get()).collect()
+    }
+
+    #[test]
+    fn padded_rows_are_taken_by_length_within_the_waste_bound() {
+        let none = Overtaking::new(100);
+        let check = |lengths: &[u32], expected: &[u64]| {
+            assert_eq!(draft_of(ShapeKind::Padded, lengths, &none, &ANY), expected, "{lengths:?}");
+        };
+        check(&[10], &[0]);
+        check(&[10, 10, 10], &[0, 1, 2]);
+        check(&[100, 400, 90, 110, 100], &[0, 4, 2, 3]);
+        // 2 x 60 of 110 real tokens is within 1.2, 3 x 60 of 145 is not.
+        check(&[50, 60, 35], &[0, 1]);
+        // 120 / 100 for two rows, exactly at the bound: (2 * 60) / (40 + 60).
+        check(&[60, 40], &[0, 1]);
+        check(&[60, 39], &[0]);
+    }
+
+    #[test]
+    fn ragged_rows_are_taken_by_age() {
+        let none = Overtaking::new(100);
+        assert_eq!(draft_of(ShapeKind::Ragged, &[10, 500, 10, 3], &none, &ANY), [0, 1, 2, 3]);
+        let wanted = Wanted { batch_max: 500, ..ANY };
+        // One more than the bound, so that cutting can name it.
+        assert_eq!(draft_of(ShapeKind::Ragged, &[10, 500, 10, 3], &none, &wanted), [0, 1]);
+    }
+
+    #[test]
+    fn what_is_not_wanted_is_passed_over() {
+        let none = Overtaking::new(100);
+        let lengths = [100, 101, 99, 100, 100, 102];
+        let check = |wanted: Wanted, expected: &[u64]| {
+            assert_eq!(draft_of(ShapeKind::Padded, &lengths, &none, &wanted), expected, "{wanted:?}");
+        };
+        check(ANY, &[0, 3, 4, 2, 1, 5]);
+        check(Wanted { tokens_max: 100, ..ANY }, &[0, 3, 4, 2]);
+        check(Wanted { deadline_min: Timestamp::new(100), ..ANY }, &[0, 3, 4, 2, 1, 5]);
+        check(Wanted { deadline_min: Timestamp::new(101), ..ANY }, &[0, 3, 2, 1, 5]);
+        check(Wanted { batch_max: 2, ..ANY }, &[0, 3, 4]);
+    }
+
+    #[test]
+    fn who_may_not_be_overtaken_comes_first_or_ends_the_batch() {
+        let mut exhausted = Overtaking::new(1);
+        // Everybody older than request 3 has been overtaken as often as may be.
+        exhausted.record(StepId::new(0), RequestId::new(3));
+        let check = |lengths: &[u32], expected: &[u64]| {
+            assert_eq!(draft_of(ShapeKind::Padded, lengths, &exhausted, &ANY), expected, "{lengths:?}");
+        };
+        check(&[100, 110, 90, 100, 100], &[0, 1, 2, 3, 4]);
+        // Request 2 does not go with the others: nobody younger passes it.
+        check(&[100, 110, 20, 100, 100], &[0, 1]);
+        check(&[100, 300, 100, 100, 100], &[0]);
+    }
+}

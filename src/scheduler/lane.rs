@@ -31,6 +31,11 @@ pub(super) enum Claim {
     Class(Priority),
 }
 
+impl Claim {
+    pub(super) const ALL: [Claim; 4] =
+        [Claim::Survey, Claim::Class(Priority::Low), Claim::Class(Priority::Normal), Claim::Class(Priority::High)];
+}
+
 /// One priority class of a lane.
 #[derive(Debug)]
 pub(super) struct Class {

@@ -13,6 +13,8 @@ mod core;
 mod accept;
 mod turn;
 mod choose;
+mod search;
+mod form;
 mod draft;
 mod bounds;
 mod survey;

@@ -35,12 +35,14 @@ pub(super) struct Request {
     in_flight: u32,
     /// Set while its oldest waiting row does not fit.
     pub(super) blocked: Option<Blocked>,
+    /// When it gives up waiting for its model to be loaded, if it came before that.
+    pub(super) load_by: Option<Timestamp>,
 }
 
 impl Request {
     pub(super) fn new(facts: Waiting) -> Self {
         let rows = vec![RowState::Waiting; facts.rows.len()];
-        Request { waiting: rows.len() as u32, in_flight: 0, rows, facts, blocked: None }
+        Request { waiting: rows.len() as u32, in_flight: 0, rows, facts, blocked: None, load_by: None }
     }
 
     /// Its rows that wait, in order: index and tokens.

@@ -2,3 +2,6 @@
 
 mod support;
 mod tiny;
+mod minilm;
+mod batching;
+mod files;

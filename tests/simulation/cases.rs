@@ -2,20 +2,12 @@
 
 use plimsoll::admission::{LateAt, QueueLimit, Rejection, TooLarge};
 use plimsoll::memory::Budget;
-use plimsoll::scheduler::{Batching, LaneState, Priority, Purpose, Settings, WhileNotReady};
+use plimsoll::scheduler::{Batching, LaneState, Settings, WhileNotReady};
 use plimsoll::units::{Bytes, Micros, ModelId, RequestId, Timestamp};
 
 use crate::setup::{lane, model, one_model, ragged, request};
 use crate::truth::Truth;
-use crate::world::{Answer, Decision, Event, Submission, World};
-
-fn serving(world: &World) -> impl Iterator<Item = &Decision> {
-    world.decisions.iter().filter(|decision| decision.purpose == Purpose::Serve)
-}
-
-fn finished(world: &World, id: RequestId) -> bool {
-    world.answer(id) == Some(Answer::Finished)
-}
+use crate::world::{Answer, Event, Submission, World};
 
 /// A device full of idle models, and a request for one that needs two of them gone.
 #[test]
@@ -45,7 +37,7 @@ fn case_09_the_least_recently_used_idle_models_make_room() {
     let states: Vec<LaneState> = resident.iter().map(|&id| world.state(id)).collect();
     assert_eq!(states, [LaneState::Ready, LaneState::Ready, down, down]);
     world.run_to_the_end();
-    assert!(finished(&world, asking) && busy.iter().all(|&id| finished(&world, id)));
+    assert!(world.finished(asking) && busy.iter().all(|&id| world.finished(id)));
 }
 
 /// Nine texts of ten are short, one is long.
@@ -63,10 +55,11 @@ fn case_15_padding_stays_within_its_bound() {
         }
         world.run_until(Timestamp::new(at));
         world.run_to_the_end();
-        let (padded, real) = serving(&world)
+        let (padded, real) = world
+            .served()
             .fold((0, 0), |(padded, real), decision| (padded + decision.padded_tokens, real + decision.real_tokens));
         assert!(padded as f64 <= bound * real as f64, "{padded} padded, {real} real");
-        let steps = serving(&world).count();
+        let steps = world.served().count();
         assert!(steps < 3_000 / 8, "batches are still formed: {steps} steps");
         assert!(
             world.requests.values().all(|record| record.answer.map(|(_, answer)| answer) == Some(Answer::Finished))
@@ -82,10 +75,10 @@ fn case_16_a_client_batch_is_split_in_order() {
     let batch = world.submit(request(id, &[16; 100]));
     let after = world.submit(request(id, &[16]));
     world.run_to_the_end();
-    let rows: Vec<usize> = serving(&world).map(|decision| decision.rows).collect();
+    let rows: Vec<usize> = world.served().map(|decision| decision.rows).collect();
     assert_eq!(rows, [32, 32, 32, 5], "rows are counted, not calls");
     assert!(world.requests[&batch].rows_in.is_sorted(), "rows go in order");
-    assert!(finished(&world, batch) && finished(&world, after));
+    assert!(world.finished(batch) && world.finished(after));
     assert_eq!(world.requests[&batch].answer.unwrap().0, world.requests[&after].answer.unwrap().0);
 }
 
@@ -105,8 +98,8 @@ fn case_19_late_and_cancelled_requests_never_reach_the_device() {
         world.at(start + Micros::millis(12), Event::Cancel(id));
     }
     world.run_to_the_end();
-    assert!(finished(&world, slow));
-    assert_eq!(serving(&world).count(), 1, "nothing else reaches the device");
+    assert!(world.finished(slow));
+    assert_eq!(world.served().count(), 1, "nothing else reaches the device");
     let waited = Micros::millis(5);
     let expected = Answer::Rejected(Rejection::Late { at: LateAt::Queue, waited });
     for id in late {
@@ -169,7 +162,7 @@ fn case_20_exactly_the_excess_is_refused() {
     }
     world.run_to_the_end();
     assert!(refused > 30_000, "{refused} are refused");
-    assert!(accepted.iter().all(|&id| finished(&world, id)), "accepted ones finish");
+    assert!(accepted.iter().all(|&id| world.finished(id)), "accepted ones finish");
 }
 
 /// A request that can never fit, then small ones.
@@ -192,7 +185,7 @@ fn case_21_what_never_fits_is_refused_at_once() {
     let too_long = TooLarge::Length { row: 1, needed: 513, possible: 512 };
     assert_eq!(world.answer(long), Some(Answer::Rejected(Rejection::TooLarge(too_long))));
     world.run_to_the_end();
-    assert!(small.iter().all(|&id| finished(&world, id)));
+    assert!(small.iter().all(|&id| world.finished(id)));
 }
 
 /// A neighbour leaves too little for a request that waits: smaller ones pass, it waits no longer than the bound, and
@@ -210,7 +203,7 @@ fn case_22_a_request_that_no_longer_fits_waits_within_bounds() {
     let small: Vec<RequestId> = (0..20).map(|_| world.submit(request(id, &[16]))).collect();
     let polls = world.polls;
     world.run_until(start + Micros::millis(600));
-    assert!(small.iter().all(|&id| finished(&world, id)), "small ones pass");
+    assert!(small.iter().all(|&id| world.finished(id)), "small ones pass");
     assert_eq!((world.answer(large), world.answer(hurried)), (None, None));
     world.run_to_the_end();
     let (at, answer) = world.requests[&large].answer.unwrap();
@@ -230,7 +223,7 @@ fn case_22_a_request_that_no_longer_fits_waits_within_bounds() {
     let large = world.submit(request(id, &[512]));
     world.at(back + Micros::secs(1), Event::Neighbour(Bytes::ZERO));
     world.run_to_the_end();
-    assert!(finished(&world, large));
+    assert!(world.finished(large));
     assert!(world.now <= back + Micros::millis(1_200), "served soon after there is room");
 }
 
@@ -246,7 +239,7 @@ fn case_22_a_budget_that_never_lets_it_run_refuses_with_numbers() {
     world.at(world.now, Event::SetBudget(id, budget));
     let end = world.now + Micros::millis(200);
     world.run_until(end);
-    assert!(finished(&world, first) && finished(&world, small));
+    assert!(world.finished(first) && world.finished(small));
     match world.answer(waiting) {
         Some(Answer::Rejected(Rejection::OutOfMemory { needed, available, .. })) => {
             assert_eq!(available, Bytes::mib(6));
@@ -271,7 +264,7 @@ fn case_23_unloading_a_busy_model_serves_what_waits() {
     let too_late = world.submit(request(ids[0], &[64]));
     assert_eq!(world.answer(too_late), Some(Answer::Rejected(Rejection::Draining)));
     world.run_to_the_end();
-    assert!(queued.iter().chain(&others).all(|&id| finished(&world, id)));
+    assert!(queued.iter().chain(&others).all(|&id| world.finished(id)));
     assert_eq!(world.state(ids[0]), LaneState::Down(Rejection::NotLoaded));
     let after = world.submit(request(ids[0], &[64]));
     assert_eq!(world.answer(after), Some(Answer::Rejected(Rejection::NotLoaded)));
@@ -282,103 +275,4 @@ fn case_23_unloading_a_busy_model_serves_what_waits() {
     world.lane_down(ids[1], Rejection::Draining);
     world.run_to_the_end();
     assert!(queued.iter().all(|&id| world.answer(id) == Some(Answer::Rejected(Rejection::Draining))));
-}
-
-/// Keeps `waiting` requests in each lane for `time`; gives the device time that each used.
-fn saturate(world: &mut World, submissions: &[Submission], waiting: u64, time: Micros) -> Vec<u64> {
-    let start = world.now;
-    let used = |world: &World| world.scheduler.lanes().map(|lane| lane.device_time.get()).collect::<Vec<_>>();
-    let before = used(world);
-    while world.now < start + time {
-        for submission in submissions {
-            let rows = |lane: &plimsoll::scheduler::LaneView| lane.model == submission.model;
-            let there = world.scheduler.lanes().find(rows).unwrap().occupancy.rows;
-            for _ in there..waiting {
-                world.submit(submission.clone());
-            }
-        }
-        world.run_until(world.now + Micros::millis(20));
-    }
-    used(world).iter().zip(before).map(|(after, before)| after - before).collect()
-}
-
-/// Device time follows the shares within 10 %, although the models' steps differ in length and one profile is wrong.
-#[test]
-fn device_time_follows_the_shares() {
-    let mut world = World::new(1, Settings::default(), Bytes::mib(600));
-    let truths = [Truth::SMALL, Truth { micros_base: 9_000.0, micros_token: 60.0, ..Truth::SMALL }, ragged()];
-    let shares = [1.0, 3.0, 2.0];
-    for (id, (truth, share)) in (0u32..).zip(truths.into_iter().zip(shares)) {
-        let mut settings = lane(&truth);
-        settings.share = share;
-        let id = world.add(id, model(truth), settings, Budget::SHARED);
-        world.load_now(id);
-    }
-    // What steps of the last one really take is twice what was measured.
-    let truth = &mut world.models.get_mut(&ModelId::new(2)).unwrap().truth;
-    (truth.micros_base, truth.micros_token) = (2.0 * truth.micros_base, 2.0 * truth.micros_token);
-    let load: Vec<Submission> = (0..3).map(|id| request(ModelId::new(id), &[64])).collect();
-    let used = saturate(&mut world, &load, 200, Micros::secs(60));
-    let total: u64 = used.iter().sum();
-    for (&time, share) in used.iter().zip(shares) {
-        let expected = share / 6.0;
-        let part = time as f64 / total as f64;
-        assert!((part / expected - 1.0).abs() < 0.1, "{part} of the time, {expected} is its share: {used:?}");
-    }
-}
-
-/// A flood of one class leaves the others their part: waiting is bounded by shares, in both directions.
-#[test]
-fn a_priority_is_a_factor_and_starves_nobody() {
-    let (mut world, id) = one_model(Bytes::mib(400), Settings::default());
-    let with = |priority, tokens| Submission { priority, ..request(id, &[tokens]) };
-    // Lengths far apart, so that the classes cannot share their batches.
-    for _ in 0..2_000 {
-        world.submit(with(Priority::Low, 500));
-    }
-    world.run_until(world.now + Micros::millis(500));
-    let urgent: Vec<RequestId> = (0..200).map(|_| world.submit(with(Priority::High, 16))).collect();
-    let start = world.now;
-    world.run_until(start + Micros::secs(2));
-    let last = urgent.iter().map(|id| world.requests[id].answer.expect("served").0).max().unwrap();
-    assert!(last.since(start) < Micros::secs(2), "high ones do not wait for the flood");
-    let served = |world: &World| {
-        let low = world.requests.values().filter(|record| record.facts.priority == Priority::Low);
-        low.filter(|record| record.answer.is_some()).count()
-    };
-    let before = served(&world);
-    let flood = [with(Priority::High, 16)];
-    saturate(&mut world, &flood, 400, Micros::secs(20));
-    assert!(served(&world) > before + 20, "low ones are served in a flood of high ones");
-}
-
-/// While requests wait a survey gets a small part of the time; on an idle device it gets all.
-#[test]
-fn a_profile_is_measured_between_requests() {
-    let mut world = World::new(2, Settings::default(), Bytes::mib(600));
-    for id in 0..2 {
-        let mut built = model(Truth::SMALL);
-        if id == 0 {
-            built.profile = Truth::SMALL.empty_profile();
-        }
-        let id = world.add(id, built, lane(&Truth::SMALL), Budget::SHARED);
-        world.load_now(id);
-    }
-    // A request can be served as soon as its length is measured.
-    let first = world.submit(request(ModelId::new(0), &[512]));
-    world.run_until(world.now + Micros::secs(2));
-    assert!(finished(&world, first));
-    let measured = |world: &World| world.decisions.iter().filter(|decision| decision.purpose == Purpose::Probe).count();
-    let load = [request(ModelId::new(1), &[64])];
-    let (before, start) = (measured(&world), world.now);
-    if world.scheduler.profile(ModelId::new(0)).unwrap().next_probe(Bytes::MAX).is_some() {
-        let used = saturate(&mut world, &load, 200, Micros::secs(10));
-        let part = used[0] as f64 / (used[0] + used[1]) as f64;
-        assert!(part < 0.15, "measuring takes {part} of a busy device");
-        assert!(measured(&world) > before, "but it goes on");
-    }
-    world.run_to_the_end();
-    world.run_until(world.now + Micros::secs(120));
-    assert!(world.scheduler.profile(ModelId::new(0)).unwrap().next_probe(Bytes::MAX).is_none(), "measured when idle");
-    assert!(world.now > start);
 }

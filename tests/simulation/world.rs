@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use plimsoll::admission::Rejection;
 use plimsoll::memory::{
-    Budget, BudgetChange, DeviceBooks, Ledger, LoadNeed, LoadPlan, Outcome, PROBE_RUNS, Profile, ProfileState, Reading,
-    Readings, RowFacts,
+    Budget, BudgetChange, DeviceBooks, Ledger, LoadNeed, Outcome, PROBE_RUNS, Profile, ProfileState, Reading, Readings,
+    RowFacts,
 };
 use plimsoll::scheduler::{LaneSettings, LaneState, Priority, Purpose, Scheduler, Settings, Step, Waiting, Work};
 use plimsoll::units::{Bytes, Micros, ModelId, RequestId, Timestamp};
@@ -96,20 +96,20 @@ pub(crate) struct World {
     pub(crate) requests: BTreeMap<RequestId, Record>,
     pub(crate) decisions: Vec<Decision>,
     pub(crate) polls: u64,
-    overtaking_max: u32,
-    total: Bytes,
-    neighbour: Bytes,
-    workspace: Bytes,
-    held: BTreeMap<ModelId, Bytes>,
-    events: BTreeMap<(Timestamp, u64), Event>,
-    next_event: u64,
-    next_request: u64,
-    running: Option<(Step, Ran)>,
-    loading: Option<ModelId>,
+    pub(crate) overtaking_max: u32,
+    pub(crate) total: Bytes,
+    pub(crate) neighbour: Bytes,
+    pub(crate) workspace: Bytes,
+    pub(crate) held: BTreeMap<ModelId, Bytes>,
+    pub(crate) events: BTreeMap<(Timestamp, u64), Event>,
+    pub(crate) next_event: u64,
+    pub(crate) next_request: u64,
+    pub(crate) running: Option<(Step, Ran)>,
+    pub(crate) loading: Option<ModelId>,
     /// When the device has done what it was told so far: steps and loads run one after another.
-    device_free: Timestamp,
+    pub(crate) device_free: Timestamp,
     /// Waiting or partly waiting requests: what the overtaking is counted over.
-    open: BTreeMap<RequestId, ()>,
+    pub(crate) open: BTreeMap<RequestId, ()>,
 }
 
 impl World {
@@ -223,6 +223,15 @@ impl World {
 
     pub(crate) fn answer(&self, id: RequestId) -> Option<Answer> {
         self.requests[&id].answer.map(|(_, answer)| answer)
+    }
+
+    pub(crate) fn finished(&self, id: RequestId) -> bool {
+        self.answer(id) == Some(Answer::Finished)
+    }
+
+    /// The steps for requests so far.
+    pub(crate) fn served(&self) -> impl Iterator<Item = &Decision> {
+        self.decisions.iter().filter(|decision| decision.purpose == Purpose::Serve)
     }
 
     pub(crate) fn reading(&self) -> Reading {
@@ -386,80 +395,7 @@ impl World {
         }
     }
 
-    fn load(&mut self, model: ModelId) {
-        if self.loading.is_some() || !matches!(self.state(model), LaneState::Down(_)) {
-            return;
-        }
-        let (need, idle) = (self.need(model), self.scheduler.idle_models());
-        match self.ledger.plan_load(model, need, &self.reading(), &idle) {
-            LoadPlan::Fits => {}
-            LoadPlan::Evict(models) => {
-                for other in models {
-                    self.coverage.hit("rung: evict for a load");
-                    self.gone(other, Rejection::NotLoaded);
-                }
-            }
-            LoadPlan::Refuse(plan) => {
-                let (needed, available) = (plan.needed, plan.available);
-                self.lane_down(model, Rejection::DoesNotFit { needed, available, retry_after: Micros::secs(1) });
-                return;
-            }
-        }
-        self.workspace = Bytes::ZERO;
-        self.ledger.loading(model, need);
-        self.scheduler.lane_loading(model);
-        self.coverage.hit("lane: down to loading");
-        self.loading = Some(model);
-        self.device_free = self.device_free.max(self.now) + self.models[&model].load_time;
-        self.at(self.device_free, Event::LoadDone(model));
-    }
-
-    fn load_done(&mut self, model: ModelId) {
-        self.loading = None;
-        let fails = self.models[&model].broken;
-        if self.rng.chance(fails) {
-            self.ledger.load_failed(model);
-            self.coverage.hit("lane: loading to down");
-            self.lane_down(model, Rejection::Broken);
-            return;
-        }
-        let (resident, profile) = (self.models[&model].resident, self.models[&model].profile.clone());
-        self.ledger.loaded(model, resident);
-        self.held.insert(model, resident);
-        self.coverage.hit("lane: loading to ready");
-        self.scheduler.lane_ready(self.now, model, profile);
-    }
-
-    fn finish_draining(&mut self) {
-        let draining = |lane: &plimsoll::scheduler::LaneView| lane.state == LaneState::Draining;
-        let drained: Vec<ModelId> = self.scheduler.lanes().filter(draining).map(|lane| lane.model).collect();
-        for model in drained.into_iter().filter(|&model| self.scheduler.is_drained(model)).collect::<Vec<_>>() {
-            self.coverage.hit("lane: draining to down");
-            self.gone(model, Rejection::NotLoaded);
-        }
-    }
-
-    /// A model's weights are dropped.
-    fn gone(&mut self, model: ModelId, why: Rejection) {
-        if let Some(profile) = self.scheduler.profile(model) {
-            let profile = profile.clone();
-            self.models.get_mut(&model).expect("registered").profile = profile;
-        }
-        self.ledger.unloaded(model);
-        self.held.remove(&model);
-        if self.state(model) == LaneState::Ready {
-            self.coverage.hit("lane: ready to down");
-        }
-        self.lane_down(model, why);
-    }
-
-    pub(crate) fn lane_down(&mut self, model: ModelId, why: Rejection) {
-        for (id, rejection) in self.scheduler.lane_down(model, why) {
-            self.answered(id, Answer::Rejected(rejection));
-        }
-    }
-
-    fn answered(&mut self, id: RequestId, answer: Answer) {
+    pub(crate) fn answered(&mut self, id: RequestId, answer: Answer) {
         match answer {
             Answer::Finished => self.coverage.hit("answer: finished"),
             Answer::Faulted => self.coverage.hit("answer: faulted"),
@@ -483,101 +419,8 @@ impl World {
         self.open.remove(&id);
     }
 
-    fn tokens(&self, request: RequestId, work: Work) -> u32 {
+    pub(crate) fn tokens(&self, request: RequestId, work: Work) -> u32 {
         let Work::Row { index } = work else { unreachable!("nothing here generates") };
         self.requests[&request].facts.rows[index as usize].tokens
-    }
-
-    /// The invariants between two events.
-    fn check(&self) {
-        self.scheduler.check();
-        self.ledger.check().expect("the books balance");
-        assert_eq!(self.scheduler.watchdog_bites(), 0);
-        assert_eq!(self.scheduler.open_requests(), self.open.len(), "accepted and not answered means open");
-    }
-
-    /// The invariants of a step that was just chosen; marks its rows.
-    fn check_step(&mut self, step: &Step) {
-        assert!(step.lease.predicted <= step.lease.ceiling, "{step:?}");
-        assert!(step.lease.predicted <= step.headroom, "{step:?}");
-        let kind = self.models[&step.model].truth.kind;
-        self.decide(step);
-        if step.purpose == Purpose::Probe {
-            assert!(step.members.is_empty());
-            return;
-        }
-        let lengths = step.members.iter().map(|member| RowFacts { tokens: self.tokens(member.request, member.work) });
-        assert_eq!(step.shape, kind.of_rows(lengths), "the shape is that of the members");
-        assert!(step.members.is_sorted_by_key(|member| (member.request, member.work)), "rows keep their order");
-        let reason = step.reason;
-        self.coverage.hit(&format!("reason: {}", reason.as_str()));
-
-        let (overtaken, classes) = self.examine(step);
-        if classes > 1 {
-            self.coverage.hit("step: several classes");
-        }
-        for id in overtaken {
-            self.requests.get_mut(&id).expect("open").overtaken += 1;
-        }
-        for member in &step.members {
-            let Work::Row { index } = member.work else { unreachable!("nothing here generates") };
-            let record = self.requests.get_mut(&member.request).expect("members are requests");
-            assert_eq!(record.answer, None, "{} is answered already", member.request);
-            let before = record.rows_in[index as usize].replace(step.id.get());
-            assert_eq!(before, None, "row {index} of {} is in two steps", member.request);
-        }
-    }
-
-    /// Whom a step overtakes, and how many classes it holds; checks that it holds the oldest request that fits of one.
-    fn examine(&self, step: &Step) -> (Vec<RequestId>, usize) {
-        let kind = self.models[&step.model].truth.kind;
-        let profile = self.scheduler.profile(step.model).expect("a step needs a profile");
-        let drift = self.scheduler.lanes().find(|lane| lane.model == step.model).expect("registered").drift;
-        // Which requests could have been in the step, seen with the profile alone.
-        let fits = |record: &Record, time_left: Micros| {
-            let waiting = record.facts.rows.iter().zip(&record.rows_in).filter(|(_, step)| step.is_none());
-            waiting.map(|(row, _)| kind.of_rows([*row])).any(|alone| {
-                let peak = profile.predicted(alone).map(|peak| if drift == 1.0 { peak } else { peak.scale(drift) });
-                let time = profile.time(alone).map(|time| time.max(time_left));
-                let in_time = time.is_some_and(|time| record.facts.deadline.is_none_or(|end| self.now + time <= end));
-                peak.is_some_and(|peak| peak <= step.headroom) && in_time
-            })
-        };
-        let mine = |id: &RequestId| self.requests[id].facts.model == step.model;
-        let waiting: Vec<RequestId> = self.open.keys().copied().filter(mine).collect();
-        let mut has_oldest = false;
-        let (mut classes, mut overtaken) = (0, Vec::new());
-        for class in Priority::ALL {
-            let of_class = |id: &RequestId| self.requests[id].facts.priority == class;
-            let members: Vec<RequestId> = step.members.iter().map(|member| member.request).filter(of_class).collect();
-            let Some(&youngest) = members.iter().max() else { continue };
-            classes += 1;
-            let oldest = waiting.iter().find(|id| of_class(id) && fits(&self.requests[*id], Micros::ZERO));
-            has_oldest |= oldest.is_some_and(|oldest| members.contains(oldest));
-            let passed = waiting.iter().filter(|id| of_class(id) && **id < youngest && !members.contains(id));
-            overtaken.extend(passed.filter(|id| fits(&self.requests[*id], step.predicted_time)).copied());
-        }
-        assert!(has_oldest, "a step holds the oldest request that fits of one class: {step:?}");
-        (overtaken, classes)
-    }
-
-    fn decide(&mut self, step: &Step) {
-        let real = step.members.iter().map(|member| u64::from(self.tokens(member.request, member.work))).sum();
-        let mut names: Vec<String> = Vec::new();
-        for member in &step.members {
-            let Work::Row { index } = member.work else { unreachable!("nothing here generates") };
-            names.push(format!("{}.{index}", member.request));
-        }
-        let rows = if step.members.is_empty() { "probe".to_owned() } else { names.join(" ") };
-        let text = format!("{} {} {} {}: {rows}", self.now.get(), step.model, step.shape, step.reason.as_str());
-        self.decisions.push(Decision {
-            at: self.now,
-            model: step.model,
-            purpose: step.purpose,
-            rows: step.members.len(),
-            padded_tokens: step.shape.tokens(),
-            real_tokens: real,
-            text,
-        });
     }
 }

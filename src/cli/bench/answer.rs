@@ -5,7 +5,7 @@ use crate::config::{Dtype, Task};
 /// What a server answered: a vector for each row of the call, in the order of the rows.
 /// Embeddings as they are; the labels' probabilities in the order of the labels; a score.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub(super) struct Answer {
     /// The vectors.
     pub rows: Vec<Vec<f32>>,
 }
@@ -13,7 +13,7 @@ pub struct Answer {
 /// How far an answer under load may be from the undisturbed one: batching changes the order of additions, and int8
 /// quantizes activations per row of a batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Tolerance {
+pub(super) struct Tolerance {
     /// The least cosine of two embeddings.
     pub cosine_min: f64,
     /// The largest difference of two scores or probabilities.
@@ -22,7 +22,7 @@ pub struct Tolerance {
 
 impl Tolerance {
     /// The tolerance of a dtype, stated once for all of Plimsoll's comparisons of batched with unbatched answers.
-    pub const fn of(dtype: Dtype) -> Tolerance {
+    pub(super) const fn of(dtype: Dtype) -> Tolerance {
         match dtype {
             Dtype::F32 => Tolerance { cosine_min: 0.99999, difference_max: 1e-3 },
             Dtype::F16 => Tolerance { cosine_min: 0.9995, difference_max: 1e-2 },
@@ -34,7 +34,7 @@ impl Tolerance {
 
 /// Where an answer differs from the undisturbed one.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Disagreement {
+pub(super) enum Disagreement {
     /// Rows are missing or too many.
     #[error("{found} rows instead of {expected}")]
     Rows {
@@ -85,7 +85,12 @@ pub enum Disagreement {
 ///
 /// # Errors
 /// The first row that differs by more than the tolerance.
-pub fn agree(task: Task, tolerance: Tolerance, undisturbed: &Answer, answer: &Answer) -> Result<(), Disagreement> {
+pub(super) fn agree(
+    task: Task,
+    tolerance: Tolerance,
+    undisturbed: &Answer,
+    answer: &Answer,
+) -> Result<(), Disagreement> {
     let (expected, found) = (undisturbed.rows.len(), answer.rows.len());
     if expected != found {
         return Err(Disagreement::Rows { expected, found });

@@ -25,7 +25,7 @@ impl fmt::Display for ArrivalKind {
 }
 
 /// The endless, non-decreasing times of calls, counted from the start of the load. The same seed gives the same times.
-pub struct Arrivals {
+pub(super) struct Arrivals {
     kind: ArrivalKind,
     rate: f64,
     index: u64,
@@ -38,7 +38,7 @@ impl Arrivals {
     ///
     /// # Panics
     /// If `rate` is not a positive number: the command line has refused that before.
-    pub fn new(kind: ArrivalKind, rate: f64, seed: u64) -> Arrivals {
+    pub(super) fn new(kind: ArrivalKind, rate: f64, seed: u64) -> Arrivals {
         assert!(rate.is_finite() && rate > 0.0, "a rate is positive");
         Arrivals { kind, rate, index: 0, seconds: 0.0, rng: StdRng::seed_from_u64(seed) }
     }

@@ -29,7 +29,7 @@ pub enum Protocol {
 
 /// What the load must know of a model.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ModelFacts {
+pub(super) struct ModelFacts {
     /// Its name in calls.
     pub name: String,
     /// What it does.
@@ -70,7 +70,7 @@ impl FromStr for Urgency {
 
 /// The rows of a call.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Rows {
+pub(super) enum Rows {
     /// Texts, tokenized by the server.
     Texts(Vec<String>),
     /// Token ids.
@@ -79,7 +79,7 @@ pub enum Rows {
 
 impl Rows {
     /// How many.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Rows::Texts(rows) => rows.len(),
             Rows::Tokens(rows) => rows.len(),
@@ -89,7 +89,7 @@ impl Rows {
 
 /// One call.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Call {
+pub(super) struct Call {
     /// Index of the model among those of the workload.
     pub model: usize,
     /// The query; empty unless the model reranks.
@@ -108,7 +108,7 @@ pub struct Call {
 
 /// A step that a call's rows ran in, as its reply tells it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SeenStep {
+pub(super) struct SeenStep {
     /// Unique within a server's run.
     pub id: u64,
     /// Rows of all callers.
@@ -129,7 +129,7 @@ pub struct SeenStep {
 
 /// What came back.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reply {
+pub(super) struct Reply {
     /// The answer.
     pub answer: Answer,
     /// Tokens computed for the call's rows; 0 where the protocol does not tell.
@@ -139,7 +139,7 @@ pub struct Reply {
 }
 
 /// Connections to one server. Calls take them in turn.
-pub struct Client {
+pub(super) struct Client {
     protocol: Protocol,
     channels: Vec<Channel>,
     next: AtomicUsize,
@@ -150,7 +150,7 @@ impl Client {
     ///
     /// # Errors
     /// An address that cannot be parsed, or a server that does not accept.
-    pub async fn connect(address: &str, protocol: Protocol, connections: usize) -> anyhow::Result<Client> {
+    pub(super) async fn connect(address: &str, protocol: Protocol, connections: usize) -> anyhow::Result<Client> {
         let mut channels = Vec::with_capacity(connections);
         for _ in 0..connections {
             let endpoint = Endpoint::from_shared(format!("http://{address}"))
@@ -172,7 +172,7 @@ impl Client {
     ///
     /// # Errors
     /// What the server answers, or a model whose task or dtype is not known.
-    pub async fn models(&self) -> anyhow::Result<Vec<ModelFacts>> {
+    pub(super) async fn models(&self) -> anyhow::Result<Vec<ModelFacts>> {
         match self.protocol {
             Protocol::Plimsoll => plimsoll_client::models(self.channel()).await,
             Protocol::Oip => oip_client::models(self.channel()).await,
@@ -183,7 +183,7 @@ impl Client {
     ///
     /// # Errors
     /// The status of the server; DEADLINE_EXCEEDED also when the deadline passed here.
-    pub async fn ask(&self, model: &ModelFacts, call: &Call) -> Result<Reply, Status> {
+    pub(super) async fn ask(&self, model: &ModelFacts, call: &Call) -> Result<Reply, Status> {
         let reply = match self.protocol {
             Protocol::Plimsoll => plimsoll_client::ask(self.channel(), model, call).await,
             Protocol::Oip => oip_client::ask(self.channel(), model, call).await,

@@ -20,7 +20,7 @@ const GLANCE: Duration = Duration::from_millis(5);
 
 /// What decides when the next call is sent.
 #[derive(Clone, Copy, Debug)]
-pub enum Pacing {
+pub(super) enum Pacing {
     /// The schedule, whatever the server does.
     Open {
         /// How gaps are drawn.
@@ -37,7 +37,7 @@ pub enum Pacing {
 
 /// How a call ended.
 #[derive(Debug)]
-pub enum Outcome {
+pub(super) enum Outcome {
     /// With an answer.
     Answered(Reply),
     /// With an error status.
@@ -52,7 +52,7 @@ pub enum Outcome {
 
 /// One call of the load. Times are counted from its start.
 #[derive(Debug)]
-pub struct Sample {
+pub(super) struct Sample {
     /// Index of the model in the workload.
     pub model: usize,
     /// Rows asked for.
@@ -71,26 +71,26 @@ pub struct Sample {
 
 impl Sample {
     /// From when it was due to its end.
-    pub fn latency(&self) -> Duration {
+    pub(super) fn latency(&self) -> Duration {
         self.done.saturating_sub(self.intended)
     }
 }
 
 /// Lets others pause or end a running load. Calls that fall due while it is paused are left out.
 #[derive(Default)]
-pub struct Control {
+pub(super) struct Control {
     paused: AtomicBool,
     stopped: AtomicBool,
 }
 
 impl Control {
     /// Pauses, or goes on.
-    pub fn set_paused(&self, paused: bool) {
+    pub(super) fn set_paused(&self, paused: bool) {
         self.paused.store(paused, Ordering::Release);
     }
 
     /// Ends the load: nothing more is sent.
-    pub fn stop(&self) {
+    pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Release);
     }
 
@@ -105,7 +105,7 @@ impl Control {
 
 /// A load to be sent.
 #[derive(Clone)]
-pub struct Load {
+pub(super) struct Load {
     /// The server.
     pub client: Arc<Client>,
     /// The calls.
@@ -128,7 +128,7 @@ pub struct Load {
 
 impl Load {
     /// Sends the load and returns when its last call has ended. Every call gives exactly one sample.
-    pub async fn run(self, samples: mpsc::Sender<Sample>) {
+    pub(super) async fn run(self, samples: mpsc::Sender<Sample>) {
         match self.pacing {
             Pacing::Open { kind, rate } => {
                 let arrivals = Arrivals::new(kind, rate, self.seed);

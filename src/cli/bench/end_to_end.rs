@@ -288,7 +288,8 @@ fn what_cannot_work_is_said_at_once() {
     assert!(error("--smaps-pid 4294967295").starts_with("/proc/4294967295/smaps_rollup"));
     assert!(error("--rate 0").contains("'0' is not a rate"));
     assert!(error("--rate 5 --concurrency 5").contains("cannot be used with"));
-    let nobody = measure(&Line::parse_from(["bench", "--address", "127.0.0.1:1"]).args);
+    let line = Line::parse_from(["bench", "--address", "127.0.0.1:1"]);
+    let nobody = measure(&line.args);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     assert!(runtime.block_on(nobody).unwrap_err().to_string().contains("no gRPC server answers at 127.0.0.1:1"));
 }

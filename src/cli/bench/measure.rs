@@ -14,10 +14,10 @@ use super::recorder::{Bar, Recorder};
 use super::workload::Workload;
 
 /// The part of the capacity at which lateness is defined.
-pub const UNDISTURBED_LOAD: f64 = 0.7;
+pub(super) const UNDISTURBED_LOAD: f64 = 0.7;
 
 /// An answer is late after so many times the undisturbed p99.
-pub const LATE_FACTOR: u32 = 10;
+pub(super) const LATE_FACTOR: u32 = 10;
 
 /// A doubling of the callers that gains less than this ends the search.
 const TRIAL_GAIN: f64 = 1.05;
@@ -30,7 +30,7 @@ const SAMPLES_WAITING_MAX: usize = 4096;
 
 /// A server under measurement and what it is asked.
 #[derive(Clone)]
-pub struct Target {
+pub(super) struct Target {
     /// The connections.
     pub client: Arc<Client>,
     /// The calls.
@@ -43,7 +43,7 @@ pub struct Target {
 
 /// One load's schedule.
 #[derive(Clone, Copy, Debug)]
-pub struct Schedule {
+pub(super) struct Schedule {
     /// When calls are sent.
     pub pacing: Pacing,
     /// What is sent first and not counted.
@@ -75,7 +75,7 @@ impl Target {
     ///
     /// # Errors
     /// The first call that is not answered OK: a load on top of that would measure nothing.
-    pub async fn undisturbed_answers(&self) -> anyhow::Result<Bar> {
+    pub(super) async fn undisturbed_answers(&self) -> anyhow::Result<Bar> {
         let progress = bar("undisturbed answers", u64::from(self.workload.references()));
         let mut references = Vec::new();
         for number in 0..self.workload.references() {
@@ -95,7 +95,7 @@ impl Target {
     ///
     /// # Errors
     /// A server that answers nothing, or an undisturbed load in which calls fail.
-    pub async fn undisturbed_load(&self, length: Duration) -> anyhow::Result<Undisturbed> {
+    pub(super) async fn undisturbed_load(&self, length: Duration) -> anyhow::Result<Undisturbed> {
         let warmup = length / 10;
         let mut capacity = 0.0;
         let mut callers = 4;
@@ -128,7 +128,7 @@ impl Target {
     }
 
     /// Sends a load and judges it.
-    pub async fn load(&self, schedule: Schedule, bar: Bar, what: &'static str) -> Recorder {
+    pub(super) async fn load(&self, schedule: Schedule, bar: Bar, what: &'static str) -> Recorder {
         let total = schedule.warmup + schedule.length;
         let models = self.workload.models().cloned().collect();
         let mut recorder = Recorder::new(models, schedule.warmup..total, bar);
@@ -146,7 +146,7 @@ impl Target {
     }
 
     /// Sends a load and hands every sample to `each`, in the order in which calls end.
-    pub async fn observe(
+    pub(super) async fn observe(
         &self,
         schedule: Schedule,
         started: Instant,

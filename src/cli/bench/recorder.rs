@@ -17,7 +17,7 @@ const LATENCY_US_MAX: u64 = 600_000_000;
 
 /// What an answer is measured against.
 #[derive(Clone, Debug, Default)]
-pub struct Bar {
+pub(super) struct Bar {
     /// Undisturbed answers by number.
     pub references: Vec<Answer>,
     /// A correct answer after this counts as failed; `None`: lateness is not judged.
@@ -26,7 +26,7 @@ pub struct Bar {
 
 /// What a call was worth.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// OK, in time, and right as far as it was checked.
     Good,
     /// OK, but not the undisturbed answer.
@@ -45,12 +45,12 @@ pub enum Verdict {
 
 impl Verdict {
     /// Whether the call failed: not OK, wrong, or late.
-    pub fn failed(&self) -> bool {
+    pub(super) fn failed(&self) -> bool {
         !matches!(self, Verdict::Good | Verdict::Cancelled)
     }
 
     /// The name under which it is counted.
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         match self {
             Verdict::Good => "OK".to_owned(),
             Verdict::Wrong(_) => "wrong".to_owned(),
@@ -79,7 +79,7 @@ fn code_name(code: tonic::Code) -> String {
 ///
 /// Calls are judged by when they were due, throughput is counted by when answers came: both within the window.
 #[derive(Clone)]
-pub struct Tally {
+pub(super) struct Tally {
     /// Calls that fell due.
     pub calls: u64,
     /// Of them, how many failed.
@@ -104,7 +104,7 @@ pub struct Tally {
 
 /// Amounts that, divided by the window's length, are rates.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Rates {
+pub(super) struct Rates {
     /// Calls.
     pub calls: u64,
     /// Rows.
@@ -144,7 +144,7 @@ impl Tally {
     }
 
     /// Adds the counts of `other`.
-    pub fn merge(&mut self, other: &Tally) {
+    pub(super) fn merge(&mut self, other: &Tally) {
         self.calls += other.calls;
         self.failed += other.failed;
         self.wrong += other.wrong;
@@ -166,7 +166,7 @@ fn microseconds() -> Histogram<u64> {
 }
 
 /// Takes the samples of a load.
-pub struct Recorder {
+pub(super) struct Recorder {
     models: Vec<ModelFacts>,
     window: Range<Duration>,
     bar: Bar,
@@ -178,7 +178,7 @@ pub struct Recorder {
 
 impl Recorder {
     /// Records calls to `models` that fall due (answers: that come) within `window`.
-    pub fn new(models: Vec<ModelFacts>, window: Range<Duration>, bar: Bar) -> Recorder {
+    pub(super) fn new(models: Vec<ModelFacts>, window: Range<Duration>, bar: Bar) -> Recorder {
         let tallies = models.iter().map(|_| Tally::new()).collect();
         Recorder {
             models,
@@ -192,7 +192,7 @@ impl Recorder {
     }
 
     /// Judges one call and counts it.
-    pub fn record(&mut self, sample: &Sample) -> Verdict {
+    pub(super) fn record(&mut self, sample: &Sample) -> Verdict {
         let verdict = self.judge(sample);
         if let Verdict::Wrong(disagreement) = &verdict {
             let name = &self.models[sample.model].name;
@@ -249,17 +249,17 @@ impl Recorder {
     }
 
     /// The models, in the order of [`Recorder::tallies`].
-    pub fn models(&self) -> &[ModelFacts] {
+    pub(super) fn models(&self) -> &[ModelFacts] {
         &self.models
     }
 
     /// The counts of each model.
-    pub fn tallies(&self) -> &[Tally] {
+    pub(super) fn tallies(&self) -> &[Tally] {
         &self.tallies
     }
 
     /// The counts of all models together.
-    pub fn total(&self) -> Tally {
+    pub(super) fn total(&self) -> Tally {
         let mut total = Tally::new();
         for tally in &self.tallies {
             total.merge(tally);
@@ -268,22 +268,22 @@ impl Recorder {
     }
 
     /// The steps that replies told of.
-    pub fn steps(&self) -> &StepBook {
+    pub(super) fn steps(&self) -> &StepBook {
         &self.steps
     }
 
     /// Seconds in which calls were judged.
-    pub fn window_seconds(&self) -> f64 {
+    pub(super) fn window_seconds(&self) -> f64 {
         (self.window.end - self.window.start).as_secs_f64()
     }
 
     /// How late the generator itself sent, in microseconds: when this is not small, the machine is too busy to measure.
-    pub fn send_lag(&self) -> &Histogram<u64> {
+    pub(super) fn send_lag(&self) -> &Histogram<u64> {
         &self.send_lag
     }
 
     /// The first wrong answer, in words.
-    pub fn first_wrong(&self) -> Option<&str> {
+    pub(super) fn first_wrong(&self) -> Option<&str> {
         self.first_wrong.as_deref()
     }
 }

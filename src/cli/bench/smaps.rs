@@ -73,7 +73,7 @@ pub struct MemoryUse {
 }
 
 /// A running sampler.
-pub struct MemoryWatch {
+pub(super) struct MemoryWatch {
     idle: Usage,
     stop: mpsc::Sender<()>,
     sampler: JoinHandle<(Usage, u64, Duration)>,
@@ -84,7 +84,7 @@ impl MemoryWatch {
     ///
     /// # Errors
     /// As [`Usage::of`].
-    pub fn start(pid: u32) -> anyhow::Result<MemoryWatch> {
+    pub(super) fn start(pid: u32) -> anyhow::Result<MemoryWatch> {
         let mut idle = Usage::of(pid)?;
         let began = Instant::now();
         while began.elapsed() < IDLE {
@@ -97,7 +97,7 @@ impl MemoryWatch {
     }
 
     /// Ends the sampling.
-    pub fn finish(self) -> MemoryUse {
+    pub(super) fn finish(self) -> MemoryUse {
         drop(self.stop);
         let (max, samples, gap) = self.sampler.join().expect("the sampler does not panic");
         let over_idle = Usage {

@@ -7,7 +7,7 @@ use super::client::SeenStep;
 
 /// A step and when the first reply that tells of it arrived.
 #[derive(Clone, Copy, Debug)]
-pub struct Sighting {
+pub(super) struct Sighting {
     /// What was told.
     pub step: SeenStep,
     /// Index of its model in the workload.
@@ -18,25 +18,25 @@ pub struct Sighting {
 
 /// Every step once, however many replies tell of it. Some 100 bytes a step: an hour at 1,000 steps/s is 360 MB.
 #[derive(Default)]
-pub struct StepBook {
+pub(super) struct StepBook {
     steps: BTreeMap<u64, Sighting>,
 }
 
 impl StepBook {
     /// Enters the steps of one reply.
-    pub fn enter(&mut self, model: usize, at: Duration, steps: &[SeenStep]) {
+    pub(super) fn enter(&mut self, model: usize, at: Duration, steps: &[SeenStep]) {
         for &step in steps {
             self.steps.entry(step.id).or_insert(Sighting { step, model, at });
         }
     }
 
     /// The steps in the order in which the server chose them.
-    pub fn iter(&self) -> impl Iterator<Item = &Sighting> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Sighting> {
         self.steps.values()
     }
 
     /// What the steps of one model amount to.
-    pub fn totals(&self, model: usize) -> StepTotals {
+    pub(super) fn totals(&self, model: usize) -> StepTotals {
         let mut totals = StepTotals::default();
         for Sighting { step, .. } in self.iter().filter(|sighting| sighting.model == model) {
             totals.add(step);
@@ -47,7 +47,7 @@ impl StepBook {
 
 /// Sums over steps.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct StepTotals {
+pub(super) struct StepTotals {
     /// Steps.
     pub count: u64,
     /// Rows of all callers.
@@ -87,7 +87,7 @@ impl StepTotals {
     }
 
     /// Adds the sums of other steps.
-    pub fn merge(&mut self, other: &StepTotals) {
+    pub(super) fn merge(&mut self, other: &StepTotals) {
         self.count += other.count;
         self.rows += other.rows;
         self.rows_max = self.rows_max.max(other.rows_max);
@@ -103,7 +103,7 @@ impl StepTotals {
     }
 
     /// Rows of a step on average; 0 without steps.
-    pub fn rows_mean(&self) -> f64 {
+    pub(super) fn rows_mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.rows as f64 / self.count as f64 }
     }
 }

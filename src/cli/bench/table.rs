@@ -1,43 +1,48 @@
 //! Tables of text for people, and the report of `plimsoll bench` as one.
 
-use std::fmt::Write;
-
 use super::report::{Part, Report};
 use crate::units::Bytes;
 
-/// Rows of cells under a head; the first column is flush left, the others flush right.
-pub struct Table {
+/// Rows of cells under a head; columns of numbers are flush right, the others flush left.
+pub(super) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// An empty table with these columns.
-    pub fn new<const N: usize>(head: [&str; N]) -> Table {
+    pub(super) fn new<const N: usize>(head: [&str; N]) -> Table {
         Table { rows: vec![head.map(str::to_owned).to_vec()] }
     }
 
     /// Adds a row.
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push(cells.to_vec());
     }
 
     /// The lines.
-    pub fn render(&self) -> String {
+    pub(super) fn render(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+<<<<<<< HEAD
         let width =
             |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
         let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+=======
+        let cells = |column: usize| self.rows.iter().filter_map(move |row| row.get(column));
+        let width = |column: usize| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let numbers = |column: usize| cells(column).skip(1).any(|cell| cell.starts_with(|c: char| c.is_ascii_digit()));
+        let columns: Vec<(usize, bool)> = (0..columns).map(|column| (width(column), numbers(column))).collect();
+>>>>>>> main
         let mut text = String::new();
         for row in &self.rows {
-            let mut line = String::new();
-            for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                match column {
-                    0 => write!(line, "{cell:<width$}"),
-                    _ => write!(line, "  {cell:>width$}"),
-                }
-                .expect("writing to a string cannot fail");
-            }
-            text.push_str(line.trim_end());
+            let line: Vec<String> = row
+                .iter()
+                .zip(&columns)
+                .map(|(cell, &(width, numbers))| match numbers {
+                    true => format!("{cell:>width$}"),
+                    false => format!("{cell:<width$}"),
+                })
+                .collect();
+            text.push_str(line.join("  ").trim_end());
             text.push('\n');
         }
         text
@@ -195,10 +200,10 @@ undisturbed  capacity 30.0 calls/s; at 70 % of it p99 12.0 ms
 late         after 120.0 ms
 window       10.0 s; sent at most 0.10 ms late (p99)
 
-calls  due  failed  late  wrong  checked                 how they ended
-small   50       1     0      0        0     OK 49, RESOURCE_EXHAUSTED 1
-large   50       2     0      0        0     OK 48, RESOURCE_EXHAUSTED 2
-all    100       3     0      0        0     OK 97, RESOURCE_EXHAUSTED 3
+calls  due  failed  late  wrong  checked  how they ended
+small   50       1     0      0        0  OK 49, RESOURCE_EXHAUSTED 1
+large   50       2     0      0        0  OK 48, RESOURCE_EXHAUSTED 2
+all    100       3     0      0        0  OK 97, RESOURCE_EXHAUSTED 3
 ";
         let text = render(&report());
         assert!(text.starts_with(expected), "{text}");

@@ -75,7 +75,7 @@ pub struct WorkloadArgs {
 }
 
 /// The load, drawn call by call.
-pub struct Workload {
+pub(super) struct Workload {
     args: WorkloadArgs,
     models: Vec<Weighted<ModelFacts>>,
     texts: Vec<String>,
@@ -87,7 +87,7 @@ impl Workload {
     /// # Errors
     /// A model that the server does not have, or none that is ready; a fraction outside 0..1; a texts file that cannot
     /// be read or is empty.
-    pub fn new(args: &WorkloadArgs, served: Vec<ModelFacts>) -> anyhow::Result<Workload> {
+    pub(super) fn new(args: &WorkloadArgs, served: Vec<ModelFacts>) -> anyhow::Result<Workload> {
         for (flag, fraction) in [("--cancel", args.cancel), ("--check-share", args.check_share)] {
             ensure!((0.0..=1.0).contains(&fraction), "{flag} is {fraction}; allowed is 0 to 1");
         }
@@ -107,22 +107,22 @@ impl Workload {
     }
 
     /// The models that are asked, in the order of [`Call::model`].
-    pub fn models(&self) -> impl Iterator<Item = &ModelFacts> {
+    pub(super) fn models(&self) -> impl Iterator<Item = &ModelFacts> {
         self.models.iter().map(|model| &model.value)
     }
 
     /// The model with this index.
-    pub fn model(&self, index: usize) -> &ModelFacts {
+    pub(super) fn model(&self, index: usize) -> &ModelFacts {
         &self.models[index].value
     }
 
     /// The number of calls whose answers are checked.
-    pub fn references(&self) -> u32 {
+    pub(super) fn references(&self) -> u32 {
         self.args.check
     }
 
     /// The call with this index.
-    pub fn call(&self, index: u64) -> Call {
+    pub(super) fn call(&self, index: u64) -> Call {
         let mut rng = generator(self.args.seed, Stream::Calls, index);
         let reference = self.args.check > 0 && rng.random_bool(self.args.check_share);
         let mut call = match reference {
@@ -140,7 +140,7 @@ impl Workload {
     }
 
     /// One of the calls whose answers are checked: without deadline or cancel.
-    pub fn reference(&self, number: u32) -> Call {
+    pub(super) fn reference(&self, number: u32) -> Call {
         let mut rng = generator(self.args.seed, Stream::References, u64::from(number));
         Call { reference: Some(number), ..self.payload(&mut rng) }
     }

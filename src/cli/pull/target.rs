@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 
-use crate::config::{ModelArgument, Repository, ServerConfig, Source, source};
+use crate::config::{ModelArgument, Place, Repository, ServerConfig, Source, source};
 
 /// What is to be fetched and what its files must be.
 #[derive(Debug, PartialEq)]
@@ -21,7 +21,8 @@ impl Target {
             return Ok(Target { source, sha256: BTreeMap::new() });
         }
         let argument: ModelArgument = text.parse().map_err(anyhow::Error::msg)?;
-        let entry = Repository::known(config)?.interpret(&argument, &config.cache_dir)?;
+        let place = Place::Flag(format!("plimsoll pull {text}"));
+        let entry = Repository::known(config)?.interpret(&argument, &place, &config.cache_dir)?;
         let model = entry.config?;
         Ok(Target { source: model.source, sha256: model.sha256 })
     }

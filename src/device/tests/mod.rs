@@ -3,6 +3,7 @@
 mod faults;
 mod ladder;
 mod scopes;
+mod snapshot;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};

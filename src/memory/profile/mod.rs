@@ -153,7 +153,7 @@ impl Profile {
     /// Takes in what a step of this shape needed. Of several results for one shape the largest peak and the shortest
     /// time are kept, unless the profile was marked stale in between: then the new ones replace the old.
     ///
-    /// A shape that the grid does not have is ignored: one that was asked for always has a place.
+    /// A step that served requests may be recorded like a probe. A shape that the grid does not have is ignored: one that was asked for always has a place.
     pub fn record(&mut self, measured: Measured) {
         let (batch, extent) = measured.shape.position();
         if measured.shape.kind() != self.axes.kind {

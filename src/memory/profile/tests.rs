@@ -84,6 +84,23 @@ fn shapes_outside_have_no_prediction() {
 }
 
 #[test]
+fn a_finer_column_takes_nothing_away_while_it_is_short() {
+    let mut profile = Profile::new(axes(), Slack::CPU);
+    for (batch, extent) in [(1, 16), (2, 16), (4, 16), (1, 32), (2, 32), (4, 32), (8, 32), (1, 64)] {
+        profile.record(measure(shape(batch, extent)));
+    }
+    let coarse = profile.predicted(shape(4, 20)).unwrap();
+    // 23 lies between 16, which goes to 4, and 32, which goes to 8: it is used once it goes to 4.
+    for batch in [1, 2] {
+        profile.record(measure(shape(batch, 23)));
+        assert_eq!(profile.predicted(shape(4, 20)), Some(coarse), "23 goes to {batch}");
+        assert_eq!(profile.largest_batch(20, Bytes::MAX, Micros::MAX).unwrap().batch, 8);
+    }
+    profile.record(Measured { peak: Bytes::kib(100) * (4 * 23 - 10), ..measure(shape(4, 23)) });
+    assert!(profile.predicted(shape(4, 20)).unwrap() < coarse, "23 goes to 4");
+}
+
+#[test]
 fn predictions_have_the_slack_on_them() {
     let profile = complete();
     let predicted = profile.predicted(shape(8, 64)).unwrap();
@@ -211,6 +228,24 @@ fn a_cell_whose_middle_misses_is_split() {
         ..measure(shape)
     });
     assert!(wild.columns.len() <= 5 + 4, "{} columns", wild.columns.len());
+}
+
+#[test]
+fn a_model_of_images_has_a_single_column() {
+    let axis = |min, max| Axis { min, max, splits: vec![] };
+    let axes = Axes { kind: ShapeKind::Padded, batch: axis(1, 32), extent: axis(1, 1), step_tokens_max: 32 };
+    // Beyond 20 images another path is taken, which a line from 16 to 32 does not show.
+    let image = |shape: Shape| {
+        let (batch, _) = shape.position();
+        let peak = Bytes::mib(10) * u64::from(batch) * if batch > 20 { 2 } else { 1 };
+        Measured { shape, peak, time: Micros::new(5_000 + 1_000 * u64::from(batch)) }
+    };
+    let mut profile = Profile::new(axes, Slack::CPU);
+    let shapes = survey(&mut profile, Bytes::MAX, image);
+    assert_eq!(shapes, [1, 2, 4, 8, 16, 32, 23].map(|batch| (batch, 1)));
+    let predicted = profile.predicted(shape(23, 1)).unwrap();
+    assert!(predicted >= Bytes::mib(460) && predicted <= Bytes::mib(470), "{predicted}");
+    assert_eq!(profile.state(), ProfileState::Complete);
 }
 
 #[test]

@@ -3,11 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 
 use super::room::Room;
 use crate::units::Bytes;
+
+/// How often the removal of a cgroup is tried, 10 ms apart.
+const REMOVALS_MAX: u32 = 200;
 
 /// How the limit is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -75,10 +79,20 @@ impl Enclosure {
 impl Drop for Enclosure {
     fn drop(&mut self) {
         // What is left behind costs a few KiB; there is nobody to tell.
-        let _ = match &self.room {
-            Room::File(path) => std::fs::remove_file(path),
-            Room::Cgroup1(folder) | Room::Cgroup2(folder) => std::fs::remove_dir(folder),
-        };
+        match &self.room {
+            Room::File(path) => {
+                let _ = std::fs::remove_file(path);
+            }
+            // The kernel takes a moment to clear away those that it has killed, and keeps the folder as long.
+            Room::Cgroup1(folder) | Room::Cgroup2(folder) => {
+                for _ in 0..REMOVALS_MAX {
+                    if std::fs::remove_dir(folder).is_ok() {
+                        break;
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
+        }
     }
 }
 

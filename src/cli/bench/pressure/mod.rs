@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use super::measure::Schedule;
-pub use args::{NeighbourArgs, PressureArgs};
+pub(super) use args::{NeighbourArgs, PressureArgs};
 use arm::{Arm, Stage, prepare};
 pub(super) use neighbour::run as run_neighbour;
 use report::PressureReport;
