@@ -12,22 +12,33 @@ use crate::units::ModelId;
 pub struct Registered {
     /// Its number; dense, in the order of registration.
     pub id: ModelId,
+    /// The name that clients use.
+    pub name: String,
+    /// The server is not ready without it.
+    pub required: bool,
+    /// What it is; `Err` holds the reason why it is broken.
+    pub definition: Result<Definition, String>,
+}
+
+/// What a model is, by its configuration and its files.
+#[derive(Debug)]
+pub struct Definition {
     /// What its configuration says.
     pub config: ModelConfig,
-    /// What its files say; `Err` holds the reason why the model is broken.
-    pub card: Result<Arc<ModelCard>, String>,
+    /// What its files say.
+    pub card: Arc<ModelCard>,
 }
 
 impl Registered {
-    /// The name that clients use.
-    pub fn name(&self) -> &str {
-        &self.config.name
+    /// What its files say, unless it is broken.
+    pub fn card(&self) -> Option<&Arc<ModelCard>> {
+        self.definition.as_ref().ok().map(|definition| &definition.card)
     }
 }
 
 /// All registered models, by name and by number.
 #[derive(Debug, Default)]
-pub struct Registry {
+pub(super) struct Registry {
     models: Vec<Arc<Registered>>,
     by_name: HashMap<String, ModelId>,
 }
@@ -37,16 +48,16 @@ impl Registry {
     ///
     /// # Panics
     /// If the name is taken: configuration refuses that first.
-    pub(super) fn add(&mut self, config: ModelConfig, card: Result<Arc<ModelCard>, String>) -> ModelId {
+    pub(super) fn add(&mut self, name: String, required: bool, definition: Result<Definition, String>) -> ModelId {
         let id = ModelId::new(u32::try_from(self.models.len()).expect("a repository has far fewer models than 2^32"));
-        let taken = self.by_name.insert(config.name.clone(), id);
-        assert!(taken.is_none(), "the name '{}' is registered twice", config.name);
-        self.models.push(Arc::new(Registered { id, config, card }));
+        let taken = self.by_name.insert(name.clone(), id);
+        assert!(taken.is_none(), "the name '{name}' is registered twice");
+        self.models.push(Arc::new(Registered { id, name, required, definition }));
         id
     }
 
     /// The model of this name.
-    pub fn find(&self, name: &str) -> Option<&Arc<Registered>> {
+    pub(super) fn find(&self, name: &str) -> Option<&Arc<Registered>> {
         self.by_name.get(name).map(|id| self.get(*id))
     }
 
@@ -54,12 +65,12 @@ impl Registry {
     ///
     /// # Panics
     /// If no model has it: numbers come only from this registry.
-    pub fn get(&self, id: ModelId) -> &Arc<Registered> {
+    pub(super) fn get(&self, id: ModelId) -> &Arc<Registered> {
         &self.models[id.get() as usize]
     }
 
     /// Every model, in the order of registration.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<Registered>> {
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<Registered>> {
         self.models.iter()
     }
 }

@@ -13,9 +13,9 @@ use super::server::Count;
 use super::tokenizer::Tokenizer;
 use crate::admission::Rejection;
 use crate::config::Task;
-use crate::engine::{ModelStatus, Registered};
+use crate::engine::{Definition, ModelStatus, Registered};
 use crate::model::ModelCard;
-use crate::units::{Bytes, ModelId};
+use crate::units::{Bytes, Micros, ModelId};
 
 /// The engine, the limits, the tokenizer and what is counted here, behind one `Arc`.
 pub(crate) struct Context<E> {
@@ -53,8 +53,10 @@ impl HostTimes {
 
 /// A model that can be asked: its files are in order.
 pub(crate) struct Target {
-    pub(crate) registered: Arc<Registered>,
+    pub(crate) id: ModelId,
     pub(crate) card: Arc<ModelCard>,
+    /// How long its oldest request may wait for company.
+    pub(crate) max_linger: Micros,
 }
 
 impl<E: Inference> Context<E> {
@@ -91,8 +93,10 @@ impl<E: Inference> Context<E> {
     /// The model of this name with its card.
     pub(crate) fn target(&self, name: &str) -> Result<Target, Problem> {
         let registered = self.find(name)?;
-        match registered.card.clone() {
-            Ok(card) => Ok(Target { registered, card }),
+        match &registered.definition {
+            Ok(Definition { config, card }) => {
+                Ok(Target { id: registered.id, card: card.clone(), max_linger: config.max_linger })
+            }
             Err(_) => Err(Problem::rejected(name, Rejection::Broken)),
         }
     }

@@ -80,7 +80,7 @@ impl<E: Inference> Context<E> {
         };
         let tokenize = started.elapsed();
         let tokens = rows.iter().map(|row| row.ids.len() as u32).collect();
-        let submission = Submission { model: target.registered.id, rows, deadline, priority };
+        let submission = Submission { model: target.id, rows, deadline, priority };
         let answer = self.engine.infer(submission).await;
         let answer = answer.map_err(|failure| Problem::Failed { model: name.clone(), failure })?;
         Ok(Served { answer, tokens, tokenize })

@@ -94,7 +94,7 @@ impl<E: Inference + Operations> GrpcInferenceService for Oip<E> {
         let ModelConfigRequest { name, version } = request.into_inner();
         let target = self.context.target(&name)?;
         self.context.check_version(&target.card, &version)?;
-        let config = metadata::config(&target.card, &target.registered.config, &self.context.limits);
+        let config = metadata::config(&target.card, target.max_linger, &self.context.limits);
         Ok(Response::new(ModelConfigResponse { config: Some(config) }))
     }
 

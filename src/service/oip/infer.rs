@@ -45,7 +45,7 @@ pub(crate) async fn infer<E: Inference>(
         ..ModelInferResponse::default()
     };
     context.check_answer(Bytes::new(response.encoded_len() as u64))?;
-    if let Some(times) = context.host_times(target.registered.id) {
+    if let Some(times) = context.host_times(target.id) {
         times.add(served.tokenize, finishing.elapsed());
     }
     Ok(response)

@@ -127,17 +127,16 @@ pub(super) fn write_budget(budget: Budget) -> wire::Budget {
 
 /// One model with its state. What only its files tell is empty while they cannot be read.
 pub(super) fn model(registered: &Registered, status: ModelStatus) -> wire::Model {
-    let card = registered.card.as_ref().ok();
-    let task = card.map(|card| card.task).or(registered.config.task);
+    let card = registered.card();
     wire::Model {
         name: status.name,
         version: card.map(|card| card.version.to_owned()).unwrap_or_default(),
-        task: task.map(|task| task.to_string()).unwrap_or_default(),
-        dtype: registered.config.dtype.to_string(),
+        task: card.map(|card| card.task.to_string()).unwrap_or_default(),
+        dtype: card.map(|card| card.dtype.to_string()).unwrap_or_default(),
         state: state(status.state).into(),
         state_reason: status.reason.unwrap_or_default(),
         pinned: status.pinned,
-        required: registered.config.required,
+        required: registered.required,
         length_max: card.map(|card| card.length_max).unwrap_or_default(),
         dimensions: card.map(|card| card.dimensions).unwrap_or_default(),
         budget: Some(write_budget(status.budget)),

@@ -50,7 +50,7 @@ impl<E: Inference> Own<E> {
         let metadata = convert::metadata(card, request.request_id, arrival, &served);
         let response = EmbedResponse { embeddings, metadata: Some(metadata) };
         self.context.check_answer(Bytes::new(response.encoded_len() as u64))?;
-        if let Some(times) = self.context.host_times(target.registered.id) {
+        if let Some(times) = self.context.host_times(target.id) {
             times.add(served.tokenize, finishing.elapsed());
         }
         Ok(response)
