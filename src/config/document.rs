@@ -3,6 +3,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -84,6 +86,20 @@ impl<'t> Document<'t> {
             line: before.matches('\n').count() + 1,
             column: before[line_start..].chars().count() + 1,
         }
+    }
+}
+
+/// The text of a configuration file.
+///
+/// # Errors
+/// It cannot be read, or is so large that it is no configuration file.
+pub(super) fn read_text(path: &Path) -> io::Result<String> {
+    const BYTES_MAX: u64 = 1 << 20;
+    let mut text = String::new();
+    let count = File::open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    match count as u64 > BYTES_MAX {
+        true => Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is larger than 1 MiB: no configuration is")),
+        false => Ok(text),
     }
 }
 
@@ -213,5 +229,39 @@ fn describe(value: &DeValue<'_>) -> String {
         DeValue::Datetime(moment) => format!("the date {moment}"),
         DeValue::Array(_) => "a list".into(),
         DeValue::Table(_) => "a table".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_counted_in_characters() {
+        let problem = |text: &str| {
+            let read = Document::read(Path::new("f"), text, |_, mut section| {
+                section.texts("t");
+                section.finish();
+                Some(())
+            });
+            read.expect_err("must be refused").to_string()
+        };
+        assert_eq!(
+            problem("t = { a = \"\u{e9}\u{1f6a2}\", b = 5 }"),
+            "f:1:21: t.b: the number 5 is not allowed: write text"
+        );
+        assert_eq!(problem("\n\u{e9} = 1"), "f:2:1: invalid unquoted key, expected letters, numbers, `-`, `_`");
+    }
+
+    #[test]
+    fn a_huge_or_binary_file_is_refused() {
+        let file = tempfile::NamedTempFile::new().expect("a temporary file");
+        let check = |content: &[u8], part: &str| {
+            std::fs::write(file.path(), content).expect("written");
+            let error = read_text(file.path()).expect_err("must be refused").to_string();
+            assert!(error.contains(part), "{error}");
+        };
+        check(&vec![b'#'; (1 << 20) + 1], "larger than 1 MiB");
+        check(&[0xff, 0xfe], "UTF-8");
     }
 }

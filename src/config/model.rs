@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::written::Written;
-use super::{Dtype, LoadPolicy, Pooling, Task, source};
+use super::{Dtype, LoadPolicy, Pooling, Task};
 use crate::units::{Bytes, Micros};
 
 /// Where the weights, the tokenizer and the architecture's own configuration come from.
@@ -134,7 +134,7 @@ impl ModelConfig {
         const FILES: &str = "(the model's files)";
         let names = |map: &BTreeMap<String, String>| map.keys().cloned().collect::<Vec<_>>().join(", ");
         vec![
-            ("source", source::pull_argument(&self.source)),
+            ("source", self.source.to_string()),
             ("sha256", names(&self.sha256)),
             ("task", or(&self.task, FILES)),
             ("dtype", self.dtype.show()),

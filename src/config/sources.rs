@@ -5,9 +5,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::argument::ModelArgument;
-use super::document::{Document, Section};
+use super::document::{self, Document, Section};
 use super::error::{ConfigError, Place, Problem};
-use super::server::Setting;
+use super::settings::{SETTINGS, Setting};
 use super::written::{self, Written};
 
 /// Where a value came from.
@@ -78,6 +78,20 @@ impl Environment {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
+    /// Notes the variables that were probably meant for a setting. Others with our prefix are let be: Kubernetes makes
+    /// some from the name of a service, such as PLIMSOLL_SERVICE_HOST.
+    pub(super) fn note_slips(&self, problems: &mut Vec<Problem>) {
+        let known: Vec<_> =
+            SETTINGS.iter().map(|setting| setting.name).chain(["model", "config"]).map(variable).collect();
+        for name in self.0.keys().filter(|name| name.starts_with("PLIMSOLL_") && !known.contains(name)) {
+            let meant = known.iter().find(|known| strsim::osa_distance(name, known) <= 2);
+            if let Some(meant) = meant {
+                let message = format!("there is no such setting: did you mean {meant}?");
+                problems.push(Problem { place: Place::Variable(name.clone()), message });
+            }
+        }
+    }
+
     /// The folder of the user's caches: XDG_CACHE_HOME, or else `.cache` of HOME.
     pub fn cache_home(&self) -> Option<PathBuf> {
         match (self.get("XDG_CACHE_HOME"), self.get("HOME")) {
@@ -108,7 +122,7 @@ impl File {
     pub(super) fn open(named: Option<&Path>, environment: &Environment) -> Result<File, ConfigError> {
         let named = named.or(environment.get("PLIMSOLL_CONFIG").map(Path::new));
         let path = named.unwrap_or(Path::new("server.toml")).to_owned();
-        match std::fs::read_to_string(&path) {
+        match document::read_text(&path) {
             Ok(text) => Ok(File { path, text }),
             Err(error) if named.is_none() && error.kind() == std::io::ErrorKind::NotFound => {
                 Ok(File { path, text: String::new() })

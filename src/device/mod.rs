@@ -6,6 +6,7 @@
 mod order;
 mod report;
 mod executor;
+mod port;
 mod step;
 mod hardware;
 mod scope;
@@ -18,6 +19,7 @@ mod tests;
 
 pub use executor::{DeviceThread, Executor, Stopped};
 pub use hardware::{Hardware, Need, Resident, StepUse};
+pub use port::Device;
 pub use order::{Loader, Order, Run, Runs};
 pub use report::{Change, Loaded, Ran, Released, Report, RowFailure, Shortfall};
 pub use scope::{Kind, Owner};

@@ -20,6 +20,23 @@ pub struct HealthView {
 }
 
 impl HealthView {
+    /// Whether the server is ready.
+    ///
+    /// # Errors
+    /// Why not, for an operator.
+    pub fn readiness(&self) -> Result<(), String> {
+        match self {
+            HealthView { ready: true, .. } => Ok(()),
+            HealthView { poisoned: true, .. } => Err("the device is lost".to_owned()),
+            HealthView { draining: true, .. } => Err("the server is draining".to_owned()),
+            HealthView { models, .. } => {
+                let waiting = models.iter().filter(|(_, state)| *state != ModelState::Ready);
+                let waiting: Vec<_> = waiting.map(|(name, state)| format!("{name} is {}", state.as_str())).collect();
+                Err(format!("a required model is not ready: {}", waiting.join(", ")))
+            }
+        }
+    }
+
     /// Whether this model takes requests: it is ready and the server is not draining.
     pub fn serves(&self, name: &str) -> bool {
         !self.draining && self.models.iter().any(|(model, state)| model == name && *state == ModelState::Ready)

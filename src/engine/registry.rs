@@ -17,7 +17,7 @@ pub struct Registered {
     /// The server is not ready without it.
     pub required: bool,
     /// What it is; `Err` holds the reason why it is broken.
-    pub definition: Result<Definition, String>,
+    pub definition: Result<Arc<Definition>, String>,
 }
 
 /// What a model is, by its configuration and its files.
@@ -48,7 +48,7 @@ impl Registry {
     ///
     /// # Panics
     /// If the name is taken: configuration refuses that first.
-    pub(super) fn add(&mut self, name: String, required: bool, definition: Result<Definition, String>) -> ModelId {
+    pub(super) fn add(&mut self, name: String, required: bool, definition: Result<Arc<Definition>, String>) -> ModelId {
         let id = ModelId::new(u32::try_from(self.models.len()).expect("a repository has far fewer models than 2^32"));
         let taken = self.by_name.insert(name.clone(), id);
         assert!(taken.is_none(), "the name '{name}' is registered twice");

@@ -14,6 +14,11 @@ const SLACK_RATIO: f64 = 0.7;
 const SLACK_STEPS: u32 = 64;
 /// Predictions below this are mostly granule and say nothing about slack.
 const SLACK_PREDICTED_MIN: Bytes = Bytes::mib(4);
+/// Each verdict doubles what the next one takes, up to this factor: a model whose peaks vary, or whose slack is real,
+/// should not be measured again and again.
+const PATIENCE_MAX: u32 = 8;
+/// So many steps without a verdict, and the next one takes no more than the first did.
+const PATIENCE_STEPS: u32 = 4096;
 /// Bound on the factor: what needs more than this many times its prediction is no drift but another model.
 const FACTOR_MAX: f64 = 16.0;
 
@@ -38,11 +43,21 @@ pub struct Drift {
     excesses: u32,
     steps_since_first_excess: u32,
     slack_steps: u32,
+    /// `1 <= patience <= PATIENCE_MAX`.
+    patience: u32,
+    steps_since_verdict: u32,
 }
 
 impl Default for Drift {
     fn default() -> Drift {
-        Drift { factor: 1.0, excesses: 0, steps_since_first_excess: 0, slack_steps: 0 }
+        Drift {
+            factor: 1.0,
+            excesses: 0,
+            steps_since_first_excess: 0,
+            slack_steps: 0,
+            patience: 1,
+            steps_since_verdict: 0,
+        }
     }
 }
 
@@ -86,18 +101,27 @@ impl Drift {
         if self.factor < 1.0 + 1e-4 {
             self.factor = 1.0;
         }
-        match self.count(predicted, ratio) {
-            DriftVerdict::Holds => DriftVerdict::Holds,
-            verdict => {
-                (self.excesses, self.steps_since_first_excess, self.slack_steps) = (0, 0, 0);
-                verdict
-            }
+        self.steps_since_verdict = self.steps_since_verdict.saturating_add(1);
+        if self.steps_since_verdict >= PATIENCE_STEPS {
+            self.patience = 1;
         }
+        let verdict = self.count(predicted, ratio);
+        if verdict != DriftVerdict::Holds {
+            self.forget_steps();
+            self.patience = (self.patience * 2).min(PATIENCE_MAX);
+            self.steps_since_verdict = 0;
+        }
+        verdict
     }
 
-    /// Forgets everything: the profile was measured anew.
+    /// The profile was measured anew: the factor is 1 again, and steps before that no longer count.
     pub fn reset(&mut self) {
-        *self = Drift::default();
+        self.factor = 1.0;
+        self.forget_steps();
+    }
+
+    fn forget_steps(&mut self) {
+        (self.excesses, self.steps_since_first_excess, self.slack_steps) = (0, 0, 0);
     }
 
     fn count(&mut self, predicted: Bytes, ratio: f64) -> DriftVerdict {
@@ -115,9 +139,9 @@ impl Drift {
         } else if predicted >= SLACK_PREDICTED_MIN {
             self.slack_steps += 1;
         }
-        if self.excesses >= EXCESSES_STALE {
+        if self.excesses >= EXCESSES_STALE * self.patience {
             DriftVerdict::Stale
-        } else if self.slack_steps >= SLACK_STEPS {
+        } else if self.slack_steps >= SLACK_STEPS * self.patience {
             DriftVerdict::Slack
         } else {
             DriftVerdict::Holds
@@ -158,6 +182,26 @@ mod tests {
             let peak = if step % 64 < 2 { over } else { PREDICTED };
             assert_eq!(drift.observe(PREDICTED, peak), DriftVerdict::Holds, "step {step}");
         }
+    }
+
+    #[test]
+    fn verdicts_become_rarer_and_the_patience_wears_off() {
+        let mut drift = Drift::new();
+        let mut excesses = |count: u32| {
+            let mut verdicts = (0..count).map(|_| drift.observe(PREDICTED, Bytes::mib(101)));
+            let position = verdicts.position(|verdict| verdict == DriftVerdict::Stale);
+            drift.reset();
+            position.map(|index| index + 1)
+        };
+        assert_eq!([3, 6, 12, 24, 24].map(&mut excesses), [3, 6, 12, 24, 24].map(Some));
+        for step in 0..4096 {
+            assert_eq!(drift.observe(PREDICTED, PREDICTED), DriftVerdict::Holds, "step {step}");
+        }
+        let over = Bytes::mib(101);
+        assert_eq!([over; 3].map(|peak| drift.observe(PREDICTED, peak)).last(), Some(&DriftVerdict::Stale));
+        assert_eq!(drift.factor(), 1.01);
+        drift.reset();
+        assert_eq!(drift.factor(), 1.0);
     }
 
     #[test]

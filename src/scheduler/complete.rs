@@ -57,8 +57,7 @@ impl Scheduler {
                 let since = lane.last_step.max(oldest).min(step.chosen_at);
                 lane.drain.record(step.members.len() as u64, now.since(since));
                 lane.last_step = now;
-                let usual = self.usual_step.get() as f64;
-                self.usual_step = Micros::new((usual + NEWEST * (seen.time.get() as f64 - usual)).round() as u64);
+                self.usual_step = average(self.usual_step, seen.time);
                 self.settle(&step.members, seen, refused, ceiling)
             }
         }
@@ -92,6 +91,15 @@ impl Scheduler {
         }
         completed
     }
+}
+
+/// The usual time of a step after one that took `newest`.
+fn average(usual: Micros, newest: Micros) -> Micros {
+    if usual == Micros::ZERO {
+        return newest;
+    }
+    let (usual, newest) = (usual.get() as f64, newest.get() as f64);
+    Micros::new((usual + NEWEST * (newest - usual)).round() as u64)
 }
 
 /// Corrects what the step was charged by what it took.

@@ -22,13 +22,13 @@ pub enum LaneState {
     Draining,
 }
 
-/// Who a charge of device time goes to.
+/// Who a charge of device time goes to; the least urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Claim {
-    /// The requests of a class.
-    Class(Priority),
     /// Measuring the profile.
     Survey,
+    /// The requests of a class.
+    Class(Priority),
 }
 
 /// One priority class of a lane.
@@ -54,8 +54,8 @@ pub(super) struct Lane {
     pub(super) drain: DrainRate,
     /// End of the lane's last step.
     pub(super) last_step: Timestamp,
-    /// Rows of the lane's last batch.
-    pub(super) last_rows: u32,
+    /// About how many rows its larger batches have.
+    pub(super) batch_rows: u32,
     /// Device time used so far.
     pub(super) device_time: Micros,
     /// The largest bytes for which a step was refused since the last one that was chosen, for the engine to make room.
@@ -89,7 +89,7 @@ impl Lane {
             occupancy: Occupancy::default(),
             drain: DrainRate::default(),
             last_step: Timestamp::START,
-            last_rows: 0,
+            batch_rows: 0,
             device_time: Micros::ZERO,
             shortfall: None,
         }

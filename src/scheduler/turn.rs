@@ -1,5 +1,7 @@
 //! In which order the claims on the device are tried.
 
+use std::cmp::Reverse;
+
 use super::core::Scheduler;
 use super::draft::alone;
 use super::lane::{Claim, Lane, LaneState};
@@ -21,8 +23,8 @@ pub(super) struct Turn {
 }
 
 impl Scheduler {
-    /// All claims in the order in which they are tried: those about to miss a deadline, then by fair tag. Equal ones in
-    /// the order of their names, so that the same inputs give the same steps.
+    /// All claims in the order in which they are tried: those about to miss a deadline, then by fair tag. The order is
+    /// total, so that the same inputs give the same steps.
     pub(super) fn turns(&self, now: Timestamp) -> Vec<Turn> {
         let mut turns = Vec::new();
         for (&model, lane) in self.lanes.iter().filter(|(_, lane)| lane.is_serving()) {
@@ -40,10 +42,9 @@ impl Scheduler {
         for turn in &mut turns {
             turn.jumps = turn.urgent != Timestamp::NEVER && turn.tag > first;
         }
-        turns.sort_by(|a, b| {
-            let names = || (a.model, a.claim).cmp(&(b.model, b.claim));
-            a.urgent.cmp(&b.urgent).then(a.tag.total_cmp(&b.tag)).then_with(names)
-        });
+        // Of equal ones the more urgent class, then the older model.
+        let name = |turn: &Turn| (Reverse(turn.claim), turn.model);
+        turns.sort_by(|a, b| a.urgent.cmp(&b.urgent).then(a.tag.total_cmp(&b.tag)).then_with(|| name(a).cmp(&name(b))));
         turns
     }
 

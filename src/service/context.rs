@@ -15,7 +15,7 @@ use crate::admission::Rejection;
 use crate::config::Task;
 use crate::engine::{Definition, ModelStatus, Registered};
 use crate::model::ModelCard;
-use crate::units::{Bytes, Micros, ModelId};
+use crate::units::{Bytes, ModelId};
 
 /// The engine, the limits, the tokenizer and what is counted here, behind one `Arc`.
 pub(crate) struct Context<E> {
@@ -53,10 +53,8 @@ impl HostTimes {
 
 /// A model that can be asked: its files are in order.
 pub(crate) struct Target {
-    pub(crate) id: ModelId,
-    pub(crate) card: Arc<ModelCard>,
-    /// How long its oldest request may wait for company.
-    pub(crate) max_linger: Micros,
+    pub(crate) registered: Arc<Registered>,
+    pub(crate) definition: Arc<Definition>,
 }
 
 impl<E: Inference> Context<E> {
@@ -93,10 +91,8 @@ impl<E: Inference> Context<E> {
     /// The model of this name with its card.
     pub(crate) fn target(&self, name: &str) -> Result<Target, Problem> {
         let registered = self.find(name)?;
-        match &registered.definition {
-            Ok(Definition { config, card }) => {
-                Ok(Target { id: registered.id, card: card.clone(), max_linger: config.max_linger })
-            }
+        match registered.definition.clone() {
+            Ok(definition) => Ok(Target { registered, definition }),
             Err(_) => Err(Problem::rejected(name, Rejection::Broken)),
         }
     }
@@ -105,7 +101,7 @@ impl<E: Inference> Context<E> {
     pub(crate) fn target_for(&self, task: Task, name: &str) -> Result<Target, Problem> {
         if name.is_empty() {
             let fitting: Vec<String> = (self.engine.statuses().into_iter())
-                .filter(|status| self.target(&status.name).is_ok_and(|target| target.card.task == task))
+                .filter(|status| self.target(&status.name).is_ok_and(|target| target.definition.card.task == task))
                 .map(|status| status.name)
                 .collect();
             return match fitting.as_slice() {
@@ -120,8 +116,8 @@ impl<E: Inference> Context<E> {
             };
         }
         let target = self.target(name)?;
-        if target.card.task != task {
-            let found = target.card.task;
+        if target.definition.card.task != task {
+            let found = target.definition.card.task;
             return Err(Problem::invalid(
                 "model",
                 format!("'{name}' is for task '{found}' and this call is for task '{task}'"),

@@ -64,7 +64,7 @@ impl<E: Inference> Context<E> {
     /// Tokenizes and runs a request.
     pub(crate) async fn run(&self, target: &Target, inquiry: Inquiry) -> Result<Served, Problem> {
         let Inquiry { rows, priority, arrival, deadline } = inquiry;
-        let name = &target.card.name;
+        let name = &target.definition.card.name;
         let late = |_| {
             let waited = arrival.at.elapsed().into();
             Problem::rejected(name, Rejection::Late { at: LateAt::Admission, waited })
@@ -72,15 +72,15 @@ impl<E: Inference> Context<E> {
         let started = Instant::now();
         let rows = match (rows, deadline) {
             (Rows::Tokens(rows), _) => rows,
-            (Rows::Texts(texts, encoding), None) => self.tokenizer.encode(&target.card, texts, &encoding).await?,
+            (Rows::Texts(texts, encoding), None) => self.tokenizer.encode(&target.definition.card, texts, &encoding).await?,
             (Rows::Texts(texts, encoding), Some(deadline)) => {
-                let encoded = self.tokenizer.encode(&target.card, texts, &encoding);
+                let encoded = self.tokenizer.encode(&target.definition.card, texts, &encoding);
                 timeout_at(deadline.into(), encoded).await.map_err(late)??
             }
         };
         let tokenize = started.elapsed();
         let tokens = rows.iter().map(|row| row.ids.len() as u32).collect();
-        let submission = Submission { model: target.id, rows, deadline, priority };
+        let submission = Submission { model: target.registered.id, rows, deadline, priority };
         let answer = self.engine.infer(submission).await;
         let answer = answer.map_err(|failure| Problem::Failed { model: name.clone(), failure })?;
         Ok(Served { answer, tokens, tokenize })

@@ -47,6 +47,12 @@ def test_texts_and_their_token_ids_get_the_same_answer(client):
     assert np.allclose(of_texts, of_ids, atol=1e-5)
 
 
+def test_compressed_calls_get_the_same_answer(client):
+    plain = infer(client, MODEL, texts(["a text"] * 3), "embedding")
+    packed = infer(client, MODEL, texts(["a text"] * 3), "embedding", compression_algorithm="gzip")
+    assert np.allclose(plain, packed, atol=1e-6)
+
+
 def test_classification_answers_labels(client):
     wanted = triton.InferRequestedOutput("logits", class_count=3)
     answer = client.infer("tiny-section", [texts(["header files and static library"])], outputs=[wanted])

@@ -7,10 +7,10 @@ use plimsoll::memory::Rungs;
 
 /// Counts by name.
 #[derive(Clone, Debug, Default)]
-pub struct Coverage(BTreeMap<String, u64>);
+pub(crate) struct Coverage(BTreeMap<String, u64>);
 
 /// Everything that a long enough simulation has to see.
-pub const EXPECTED: &[&str] = &[
+pub(crate) const EXPECTED: &[&str] = &[
     "answer: finished",
     "answer: faulted",
     "answer: cancelled",
@@ -58,21 +58,21 @@ pub const EXPECTED: &[&str] = &[
 ];
 
 impl Coverage {
-    pub fn hit(&mut self, name: &str) {
+    pub(crate) fn hit(&mut self, name: &str) {
         *self.0.entry(name.to_owned()).or_default() += 1;
     }
 
-    pub fn count(&self, name: &str) -> u64 {
+    pub(crate) fn count(&self, name: &str) -> u64 {
         self.0.get(name).copied().unwrap_or(0)
     }
 
-    pub fn add(&mut self, other: &Coverage) {
+    pub(crate) fn add(&mut self, other: &Coverage) {
         for (name, count) in &other.0 {
             *self.0.entry(name.clone()).or_default() += count;
         }
     }
 
-    pub fn rungs(&mut self, rungs: Rungs) {
+    pub(crate) fn rungs(&mut self, rungs: Rungs) {
         let counts =
             [("trim", rungs.trims), ("halve", rungs.halvings), ("evict", rungs.evictions), ("refuse", rungs.refusals)];
         for (name, _) in counts.into_iter().filter(|&(_, count)| count > 0) {
@@ -81,7 +81,7 @@ impl Coverage {
     }
 
     /// `waiting`: it was rejected without a step.
-    pub fn rejection(&mut self, rejection: &Rejection, waiting: bool) {
+    pub(crate) fn rejection(&mut self, rejection: &Rejection, waiting: bool) {
         self.hit(match rejection {
             Rejection::Empty => "rejection: empty",
             Rejection::TooLarge(TooLarge::Rows { .. }) => "rejection: too large, rows",
@@ -105,7 +105,7 @@ impl Coverage {
     }
 
     /// The expected names that were not seen.
-    pub fn missing(&self) -> Vec<&'static str> {
+    pub(crate) fn missing(&self) -> Vec<&'static str> {
         EXPECTED.iter().copied().filter(|name| self.count(name) == 0).collect()
     }
 }

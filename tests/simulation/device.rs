@@ -7,30 +7,30 @@ use crate::rng::Rng;
 use crate::truth::Truth;
 
 /// What a step finds.
-pub struct Conditions {
+pub(crate) struct Conditions {
     /// The lease's ceiling.
-    pub ceiling: Bytes,
+    pub(crate) ceiling: Bytes,
     /// What the device could really give to workspace: a neighbour may have come since the reading.
-    pub device: Bytes,
+    pub(crate) device: Bytes,
     /// True peak over what the truth says.
-    pub error: f64,
+    pub(crate) error: f64,
     /// Bytes that evicting idle models would free, one after the other.
-    pub evictable: Vec<Bytes>,
+    pub(crate) evictable: Vec<Bytes>,
     /// The step fails for another reason than memory.
-    pub fails: bool,
+    pub(crate) fails: bool,
 }
 
 /// What came of it.
-pub struct Ran {
-    pub observed: Observed,
+pub(crate) struct Ran {
+    pub(crate) observed: Observed,
     /// Indices of rows without a result.
-    pub refused: Vec<usize>,
+    pub(crate) refused: Vec<usize>,
     /// How many of the evictable models went.
-    pub evicted: usize,
+    pub(crate) evicted: usize,
 }
 
 /// Runs rows of these lengths as one batch; in parts where it has to be.
-pub fn run(truth: &Truth, rows: &[u32], conditions: Conditions, rng: &mut Rng) -> Ran {
+pub(crate) fn run(truth: &Truth, rows: &[u32], conditions: Conditions, rng: &mut Rng) -> Ran {
     let Conditions { mut ceiling, mut device, error, evictable, fails } = conditions;
     let mut ladder = Ladder::new();
     let (mut peak, mut time, mut refused, mut evicted) = (Bytes::ZERO, Micros::ZERO, Vec::new(), 0);
@@ -76,7 +76,7 @@ pub fn run(truth: &Truth, rows: &[u32], conditions: Conditions, rng: &mut Rng) -
 }
 
 /// Runs a probe: whole or not at all.
-pub fn probe(truth: &Truth, shape: Shape, conditions: Conditions) -> Observed {
+pub(crate) fn probe(truth: &Truth, shape: Shape, conditions: Conditions) -> Observed {
     let needed = truth.peak(shape).scale(conditions.error);
     let outcome = if conditions.fails {
         Outcome::Faulted

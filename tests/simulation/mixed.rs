@@ -15,7 +15,7 @@ use crate::world::{Event, Submission, World};
 
 const SEEDS: u64 = 240;
 /// Virtual time in which requests come.
-const ARRIVALS: Micros = Micros::secs(12);
+const ARRIVALS: Micros = Micros::secs(6);
 
 /// Builds the world of a seed and fills its calendar.
 fn world_of(seed: u64) -> World {

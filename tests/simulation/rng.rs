@@ -2,14 +2,14 @@
 
 /// SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators").
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub(crate) struct Rng(u64);
 
 impl Rng {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5DEE_CE66_D5A1_0B4F)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -18,30 +18,30 @@ impl Rng {
     }
 
     /// Uniform in `[0, 1)`.
-    pub fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Uniform in `low..high`.
-    pub fn range(&mut self, low: u64, high: u64) -> u64 {
+    pub(crate) fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low)
     }
 
-    pub fn chance(&mut self, probability: f64) -> bool {
+    pub(crate) fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
-    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.range(0, choices.len() as u64) as usize]
     }
 
     /// Exponential with this mean, in whole microseconds: the gaps of a Poisson process.
-    pub fn exponential(&mut self, mean: f64) -> u64 {
+    pub(crate) fn exponential(&mut self, mean: f64) -> u64 {
         (-(1.0 - self.unit()).ln() * mean) as u64
     }
 
     /// Uniform in the logarithm, `low..=high`.
-    pub fn log_uniform(&mut self, low: u32, high: u32) -> u32 {
+    pub(crate) fn log_uniform(&mut self, low: u32, high: u32) -> u32 {
         let (low_ln, high_ln) = (f64::from(low).ln(), f64::from(high).ln());
         (low_ln + self.unit() * (high_ln - low_ln)).exp().round().clamp(f64::from(low), f64::from(high)) as u32
     }

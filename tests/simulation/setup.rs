@@ -8,7 +8,7 @@ use plimsoll::units::{Bytes, Micros, ModelId};
 use crate::truth::Truth;
 use crate::world::{Model, Submission, World};
 
-pub fn lane(truth: &Truth) -> LaneSettings {
+pub(crate) fn lane(truth: &Truth) -> LaneSettings {
     LaneSettings {
         kind: truth.kind,
         share: 1.0,
@@ -22,7 +22,7 @@ pub fn lane(truth: &Truth) -> LaneSettings {
 }
 
 /// A model that behaves, with a complete profile.
-pub fn model(truth: Truth) -> Model {
+pub(crate) fn model(truth: Truth) -> Model {
     Model {
         truth,
         resident: Bytes::mib(90),
@@ -35,19 +35,19 @@ pub fn model(truth: Truth) -> Model {
 }
 
 /// A world with one small model, loaded.
-pub fn one_model(capacity: Bytes, settings: Settings) -> (World, ModelId) {
+pub(crate) fn one_model(capacity: Bytes, settings: Settings) -> (World, ModelId) {
     let mut world = World::new(0, settings, capacity);
     let id = world.add(0, model(Truth::SMALL), lane(&Truth::SMALL), Budget::SHARED);
     world.load_now(id);
     (world, id)
 }
 
-pub fn ragged() -> Truth {
+pub(crate) fn ragged() -> Truth {
     Truth { kind: ShapeKind::Ragged, ..Truth::SMALL }
 }
 
 /// A request of rows of these lengths, without a deadline.
-pub fn request(model: ModelId, lengths: &[u32]) -> Submission {
+pub(crate) fn request(model: ModelId, lengths: &[u32]) -> Submission {
     Submission {
         model,
         lengths: lengths.to_vec(),

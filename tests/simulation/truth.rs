@@ -5,20 +5,20 @@ use plimsoll::units::{Bytes, Micros};
 
 /// The cost of one model's steps: non-negative terms in the batch, as in a transformer's forward pass.
 #[derive(Clone, Copy, Debug)]
-pub struct Truth {
-    pub kind: ShapeKind,
-    pub length_max: u32,
-    pub batch_max: u32,
-    pub bytes_base: f64,
-    pub bytes_token: f64,
-    pub bytes_square: f64,
-    pub micros_base: f64,
-    pub micros_token: f64,
+pub(crate) struct Truth {
+    pub(crate) kind: ShapeKind,
+    pub(crate) length_max: u32,
+    pub(crate) batch_max: u32,
+    pub(crate) bytes_base: f64,
+    pub(crate) bytes_token: f64,
+    pub(crate) bytes_square: f64,
+    pub(crate) micros_base: f64,
+    pub(crate) micros_token: f64,
 }
 
 impl Truth {
     /// About as large as a small sentence embedder on a CPU.
-    pub const SMALL: Truth = Truth {
+    pub(crate) const SMALL: Truth = Truth {
         kind: ShapeKind::Padded,
         length_max: 512,
         batch_max: 128,
@@ -29,13 +29,13 @@ impl Truth {
         micros_token: 25.0,
     };
 
-    pub fn peak(&self, shape: Shape) -> Bytes {
+    pub(crate) fn peak(&self, shape: Shape) -> Bytes {
         let longest = self.longest(shape);
         let tokens = shape.tokens() as f64;
         Bytes::new((self.bytes_base + tokens * self.bytes_token + tokens * longest * self.bytes_square) as u64)
     }
 
-    pub fn time(&self, shape: Shape) -> Micros {
+    pub(crate) fn time(&self, shape: Shape) -> Micros {
         // The batch fills the device only little by little: throughput has a knee.
         Micros::new((self.micros_base + shape.tokens() as f64 * self.micros_token) as u64)
     }
@@ -48,7 +48,7 @@ impl Truth {
         }
     }
 
-    pub fn axes(&self) -> Axes {
+    pub(crate) fn axes(&self) -> Axes {
         let axis = |max| Axis { min: 1, max, splits: Vec::new() };
         let batch = match self.kind {
             ShapeKind::Padded => axis(self.batch_max),
@@ -59,12 +59,12 @@ impl Truth {
     }
 
     /// A profile with nothing measured.
-    pub fn empty_profile(&self) -> Profile {
+    pub(crate) fn empty_profile(&self) -> Profile {
         Profile::new(self.axes(), Slack::CPU)
     }
 
     /// A profile that has measured all it wants.
-    pub fn profile(&self) -> Profile {
+    pub(crate) fn profile(&self) -> Profile {
         let mut profile = self.empty_profile();
         while let Some(probe) = profile.next_probe(Bytes::MAX) {
             let (peak, time) = (self.peak(probe.shape), self.time(probe.shape));

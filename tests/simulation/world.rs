@@ -17,7 +17,7 @@ use crate::truth::Truth;
 
 /// What a request came to.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Answer {
+pub(crate) enum Answer {
     Finished,
     Faulted,
     Cancelled,
@@ -26,33 +26,33 @@ pub enum Answer {
 
 /// A request and what has become of it.
 #[derive(Clone, Debug)]
-pub struct Record {
-    pub facts: Waiting,
-    pub answer: Option<(Timestamp, Answer)>,
+pub(crate) struct Record {
+    pub(crate) facts: Waiting,
+    pub(crate) answer: Option<(Timestamp, Answer)>,
     /// In which step each row was.
-    pub rows_in: Vec<Option<u64>>,
+    pub(crate) rows_in: Vec<Option<u64>>,
     /// In how many steps it was overtaken although it fitted.
-    pub overtaken: u32,
+    pub(crate) overtaken: u32,
 }
 
 /// A model and its truth.
 #[derive(Clone, Debug)]
-pub struct Model {
-    pub truth: Truth,
-    pub resident: Bytes,
+pub(crate) struct Model {
+    pub(crate) truth: Truth,
+    pub(crate) resident: Bytes,
     /// True peak over the truth's.
-    pub error: f64,
+    pub(crate) error: f64,
     /// Part of its steps that fail.
-    pub faults: f64,
+    pub(crate) faults: f64,
     /// Part of its loads that fail.
-    pub broken: f64,
-    pub load_time: Micros,
+    pub(crate) broken: f64,
+    pub(crate) load_time: Micros,
     /// What was measured of it, kept over unloads.
-    pub profile: Profile,
+    pub(crate) profile: Profile,
 }
 
 #[derive(Clone, Debug)]
-pub enum Event {
+pub(crate) enum Event {
     StepDone,
     LoadDone(ModelId),
     Neighbour(Bytes),
@@ -66,36 +66,36 @@ pub enum Event {
 
 /// A request of a client, to come.
 #[derive(Clone, Debug)]
-pub struct Submission {
-    pub model: ModelId,
-    pub lengths: Vec<u32>,
-    pub within: Option<Micros>,
-    pub priority: Priority,
-    pub host_bytes: Bytes,
+pub(crate) struct Submission {
+    pub(crate) model: ModelId,
+    pub(crate) lengths: Vec<u32>,
+    pub(crate) within: Option<Micros>,
+    pub(crate) priority: Priority,
+    pub(crate) host_bytes: Bytes,
 }
 
 /// A step that was run, for golden decisions and statistics.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decision {
-    pub at: Timestamp,
-    pub model: ModelId,
-    pub purpose: Purpose,
-    pub rows: usize,
-    pub padded_tokens: u64,
-    pub real_tokens: u64,
-    pub text: String,
+pub(crate) struct Decision {
+    pub(crate) at: Timestamp,
+    pub(crate) model: ModelId,
+    pub(crate) purpose: Purpose,
+    pub(crate) rows: usize,
+    pub(crate) padded_tokens: u64,
+    pub(crate) real_tokens: u64,
+    pub(crate) text: String,
 }
 
-pub struct World {
-    pub now: Timestamp,
-    pub scheduler: Scheduler,
-    pub ledger: Ledger,
-    pub rng: Rng,
-    pub coverage: Coverage,
-    pub models: BTreeMap<ModelId, Model>,
-    pub requests: BTreeMap<RequestId, Record>,
-    pub decisions: Vec<Decision>,
-    pub polls: u64,
+pub(crate) struct World {
+    pub(crate) now: Timestamp,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) ledger: Ledger,
+    pub(crate) rng: Rng,
+    pub(crate) coverage: Coverage,
+    pub(crate) models: BTreeMap<ModelId, Model>,
+    pub(crate) requests: BTreeMap<RequestId, Record>,
+    pub(crate) decisions: Vec<Decision>,
+    pub(crate) polls: u64,
     overtaking_max: u32,
     total: Bytes,
     neighbour: Bytes,
@@ -113,7 +113,7 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(seed: u64, settings: Settings, capacity: Bytes) -> World {
+    pub(crate) fn new(seed: u64, settings: Settings, capacity: Bytes) -> World {
         let books = DeviceBooks {
             capacity,
             safety: Bytes::mib(4),
@@ -147,7 +147,7 @@ impl World {
     }
 
     /// Registers a model that is not loaded.
-    pub fn add(&mut self, id: u32, model: Model, lane: LaneSettings, budget: Budget) -> ModelId {
+    pub(crate) fn add(&mut self, id: u32, model: Model, lane: LaneSettings, budget: Budget) -> ModelId {
         let id = ModelId::new(id);
         self.ledger.register(id, budget, false).expect("the budgets of the tests can be kept");
         self.scheduler.add_lane(id, lane);
@@ -156,20 +156,20 @@ impl World {
     }
 
     /// Loads a model at once, without asking.
-    pub fn load_now(&mut self, model: ModelId) {
+    pub(crate) fn load_now(&mut self, model: ModelId) {
         self.ledger.loading(model, self.need(model));
         self.scheduler.lane_loading(model);
         self.loading = Some(model);
         self.load_done(model);
     }
 
-    pub fn at(&mut self, at: Timestamp, event: Event) {
+    pub(crate) fn at(&mut self, at: Timestamp, event: Event) {
         self.events.insert((at, self.next_event), event);
         self.next_event += 1;
     }
 
     /// Lets time pass until nothing more happens before `end`.
-    pub fn run_until(&mut self, end: Timestamp) {
+    pub(crate) fn run_until(&mut self, end: Timestamp) {
         self.settle();
         loop {
             let event = self.events.first_key_value().map(|(&(at, _), _)| at);
@@ -186,7 +186,7 @@ impl World {
     }
 
     /// Lets time pass until every request is answered.
-    pub fn run_to_the_end(&mut self) {
+    pub(crate) fn run_to_the_end(&mut self) {
         for _ in 0..10_000 {
             if self.open.is_empty() && self.running.is_none() {
                 return;
@@ -197,7 +197,7 @@ impl World {
     }
 
     /// A client's call; the id it was given, accepted or not.
-    pub fn submit(&mut self, submission: Submission) -> RequestId {
+    pub(crate) fn submit(&mut self, submission: Submission) -> RequestId {
         let id = RequestId::new(self.next_request);
         self.next_request += 1;
         let facts = Waiting {
@@ -221,11 +221,11 @@ impl World {
         id
     }
 
-    pub fn answer(&self, id: RequestId) -> Option<Answer> {
+    pub(crate) fn answer(&self, id: RequestId) -> Option<Answer> {
         self.requests[&id].answer.map(|(_, answer)| answer)
     }
 
-    pub fn reading(&self) -> Reading {
+    pub(crate) fn reading(&self) -> Reading {
         let held: Bytes = self.held.values().copied().sum();
         let ours = held + self.workspace + Bytes::mib(2);
         Reading {
@@ -238,11 +238,11 @@ impl World {
         }
     }
 
-    pub fn state(&self, model: ModelId) -> LaneState {
+    pub(crate) fn state(&self, model: ModelId) -> LaneState {
         self.scheduler.lanes().find(|lane| lane.model == model).expect("registered").state
     }
 
-    pub fn need(&self, model: ModelId) -> LoadNeed {
+    pub(crate) fn need(&self, model: ModelId) -> LoadNeed {
         let resident = self.models[&model].resident;
         LoadNeed { resident, transient: resident.scale(0.1), least_workspace: Bytes::mib(4) }
     }
@@ -453,7 +453,7 @@ impl World {
         self.lane_down(model, why);
     }
 
-    pub fn lane_down(&mut self, model: ModelId, why: Rejection) {
+    pub(crate) fn lane_down(&mut self, model: ModelId, why: Rejection) {
         for (id, rejection) in self.scheduler.lane_down(model, why) {
             self.answered(id, Answer::Rejected(rejection));
         }

@@ -10,8 +10,9 @@ use super::hardware::Cpu;
 use super::readings::{SystemMemory, SystemReadings};
 use super::threads::compute_threads;
 use crate::device::statistics::{DeviceSnapshot, ModelUse, Statistics, Use, WorkspaceUse};
-use crate::device::{DeviceThread, Executor, Kind, Order, Report, Stopped};
-use crate::memory::{Reading, Readings};
+use crate::device::profile_store::ProfileFacts;
+use crate::device::{Device, DeviceThread, Executor, Kind, Order, Report, Stopped};
+use crate::memory::{Reading, Readings, Slack};
 use crate::units::{Bytes, ModelId, Timestamp};
 
 /// The CPU, with its thread running. Dropping it unloads every model and joins the thread.
@@ -115,6 +116,24 @@ impl CpuDevice {
 impl Executor for CpuDevice {
     fn send(&self, order: Order) -> Result<(), Stopped> {
         self.thread.send(order)
+    }
+}
+
+impl Device for CpuDevice {
+    fn name(&self) -> String {
+        CpuDevice::name(self)
+    }
+
+    fn reading(&self, now: Timestamp) -> io::Result<Reading> {
+        CpuDevice::reading(self, now)
+    }
+
+    fn slack(&self) -> Slack {
+        Slack::CPU
+    }
+
+    fn profile_facts(&self, content: String, dtype: &str, length_max: u32) -> ProfileFacts {
+        ProfileFacts::cpu(content, dtype, length_max)
     }
 }
 

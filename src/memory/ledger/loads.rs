@@ -151,6 +151,11 @@ impl Ledger {
         self.unloaded(model);
     }
 
+    /// Whether the model's weights are booked as there.
+    pub fn is_resident(&self, model: ModelId) -> bool {
+        self.accounts.get(&model).is_some_and(Account::is_resident)
+    }
+
     /// Books an unload that is done: its pools are destroyed, its bytes are back.
     pub fn unloaded(&mut self, model: ModelId) {
         if let Some(account) = self.accounts.get_mut(&model) {

@@ -11,6 +11,8 @@ mod survey;
 mod validation;
 mod table;
 #[cfg(test)]
+mod tests;
+#[cfg(test)]
 mod property_tests;
 
 use std::collections::BTreeMap;
@@ -151,7 +153,7 @@ impl Profile {
     /// Takes in what a step of this shape needed. Of several results for one shape the largest peak and the shortest
     /// time are kept, unless the profile was marked stale in between: then the new ones replace the old.
     ///
-    /// A shape that the grid does not have is ignored: one that was asked for always has a place.
+    /// A step that served requests may be recorded like a probe. A shape that the grid does not have is ignored: one that was asked for always has a place.
     pub fn record(&mut self, measured: Measured) {
         let (batch, extent) = measured.shape.position();
         if measured.shape.kind() != self.axes.kind {
@@ -222,8 +224,10 @@ impl Profile {
     }
 
     /// Says that the measurements no longer hold: everything is measured again, the old values serving until then.
+    /// Nothing changes while that is under way already: else steps that still exceed the old values would make it start
+    /// over for ever.
     pub fn mark_stale(&mut self) {
-        if self.points.is_empty() {
+        if self.points.is_empty() || self.stale {
             return;
         }
         self.stale = true;
@@ -304,6 +308,7 @@ impl Profile {
     /// Indices of the columns that predictions use. A finer column comes into use when it goes as far as the coarser
     /// ones around it do together: before that it would take away more than it gives.
     fn columns_in_use(&self) -> Vec<usize> {
+        // With their reach. While one rank joins, it holds only coarser ones.
         let mut used: Vec<(usize, u32)> = Vec::new();
         for rank in [Rank::Coarse, Rank::Fine, Rank::Split] {
             let mut joining = Vec::new();
@@ -311,7 +316,7 @@ impl Profile {
                 let Some(reach) = self.column_reach(column) else { continue };
                 let place = used.partition_point(|&(other, _)| other < index);
                 let needed = match (place.checked_sub(1).map(|left| used[left].1), used.get(place)) {
-                    (Some(left), Some(&(_, right))) if rank != Rank::Coarse => left.min(right),
+                    (Some(left), Some(&(_, right))) => left.min(right),
                     _ => 0,
                 };
                 if reach >= needed {

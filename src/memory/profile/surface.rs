@@ -43,7 +43,7 @@ impl Surface {
         let index = self.curves.partition_point(|curve| curve.extent < extent);
         let upper = self.curves.get(index)?;
         let above = value(&upper.knots, batch)?;
-        if upper.extent == extent || !upper.joined {
+        if !upper.joined {
             return Some(above);
         }
         let below = index.checked_sub(1).map(|index| &self.curves[index]);
@@ -117,8 +117,8 @@ fn value(knots: &[(u32, u64)], batch: u32) -> Option<u64> {
     let index = knots.partition_point(|knot| knot.0 < batch);
     let upper = *knots.get(index)?;
     match index.checked_sub(1) {
-        Some(lower) if upper.0 != batch => Some(blend(knots[lower], upper, batch)),
-        _ => Some(upper.1),
+        Some(lower) => Some(blend(knots[lower], upper, batch)),
+        None => Some(upper.1),
     }
 }
 

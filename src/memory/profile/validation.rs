@@ -88,18 +88,27 @@ pub(super) fn agrees(expected: Bytes, measured: Bytes, slack: Slack) -> bool {
 }
 
 /// The middles of up to [`HELD_OUT`] cells, evenly spread over the extents; in every other one at the largest batches,
-/// where the bytes are, else in the middle of the batches, where most steps are.
+/// where the bytes are, else in the middle of the batches, where most steps are. A model with a single extent, such as
+/// one of images, has one in the middle of its largest batches.
 fn held_out(axes: &Axes, peaks: &Surface) -> Vec<Place> {
+    let segment = |extent: u32, index: usize| {
+        let first = grid::first_batch(axes, extent);
+        let bends: Vec<u32> = peaks.bends(extent).into_iter().filter(|&batch| batch >= first).collect();
+        let pairs = bends.windows(2).map(|pair| (pair[0], pair[1]));
+        let segments: Vec<(u32, u32)> = pairs.filter(|(from, to)| to - from >= 2).collect();
+        let chosen = if index.is_multiple_of(2) { segments.last() } else { segments.get(segments.len() / 2) };
+        chosen.map(|&(from, to)| middle(from, to))
+    };
     let cells: Vec<(u32, u32)> = peaks.cells().filter(|(lower, upper)| upper - lower >= 2).collect();
+    if cells.is_empty() {
+        let extent = axes.extent.max;
+        return segment(extent, 0).map(|batch| (extent, batch)).into_iter().collect();
+    }
     let count = cells.len().min(HELD_OUT);
     let chosen = (0..count).map(|index| (index, cells[(2 * index + 1) * cells.len() / (2 * count)]));
     let place = |(index, (lower, upper)): (usize, (u32, u32))| {
         let extent = middle(lower, upper);
-        let first = grid::first_batch(axes, extent);
-        let bends: Vec<u32> = peaks.bends(extent).into_iter().filter(|&batch| batch >= first).collect();
-        let segments: Vec<(u32, u32)> = bends.windows(2).map(|pair| (pair[0], pair[1])).collect();
-        let segment = if index % 2 == 0 { segments.last() } else { segments.get(segments.len() / 2) };
-        (extent, segment.map_or(first, |&(from, to)| middle(from, to)))
+        (extent, segment(extent, index).unwrap_or_else(|| grid::first_batch(axes, extent)))
     };
     chosen.map(place).collect()
 }

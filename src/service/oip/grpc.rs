@@ -26,7 +26,7 @@ pub(crate) struct Oip<E> {
 
 impl<E: Inference> Oip<E> {
     fn version(&self, status: &ModelStatus) -> String {
-        let card = self.context.target(&status.name).map(|target| target.card.version.to_owned());
+        let card = self.context.target(&status.name).map(|target| target.definition.card.version.to_owned());
         card.unwrap_or_else(|_| VERSION_OF_BROKEN.to_owned())
     }
 }
@@ -50,7 +50,7 @@ impl<E: Inference + Operations> GrpcInferenceService for Oip<E> {
         let ModelReadyRequest { name, version } = request.into_inner();
         // A model that is not there is not ready: clients ask before they know.
         let served =
-            self.context.target(&name).is_ok_and(|target| version.is_empty() || version == target.card.version);
+            self.context.target(&name).is_ok_and(|target| version.is_empty() || version == target.definition.card.version);
         let serves = self.context.engine.health().borrow().serves(&name);
         Ok(Response::new(ModelReadyResponse { ready: served && serves && !self.context.is_draining() }))
     }
@@ -68,8 +68,8 @@ impl<E: Inference + Operations> GrpcInferenceService for Oip<E> {
     ) -> Result<Response<ModelMetadataResponse>, Status> {
         let ModelMetadataRequest { name, version } = request.into_inner();
         let target = self.context.target(&name)?;
-        self.context.check_version(&target.card, &version)?;
-        Ok(Response::new(metadata::model(&target.card)))
+        self.context.check_version(&target.definition.card, &version)?;
+        Ok(Response::new(metadata::model(&target.definition.card)))
     }
 
     async fn model_infer(&self, request: Request<ModelInferRequest>) -> Result<Response<ModelInferResponse>, Status> {
@@ -93,8 +93,8 @@ impl<E: Inference + Operations> GrpcInferenceService for Oip<E> {
     ) -> Result<Response<ModelConfigResponse>, Status> {
         let ModelConfigRequest { name, version } = request.into_inner();
         let target = self.context.target(&name)?;
-        self.context.check_version(&target.card, &version)?;
-        let config = metadata::config(&target.card, target.max_linger, &self.context.limits);
+        self.context.check_version(&target.definition.card, &version)?;
+        let config = metadata::config(&target.definition.card, &target.definition.config, &self.context.limits);
         Ok(Response::new(ModelConfigResponse { config: Some(config) }))
     }
 
@@ -105,7 +105,7 @@ impl<E: Inference + Operations> GrpcInferenceService for Oip<E> {
         let ModelStatisticsRequest { name, version } = request.into_inner();
         if !name.is_empty() {
             let target = self.context.target(&name)?;
-            self.context.check_version(&target.card, &version)?;
+            self.context.check_version(&target.definition.card, &version)?;
         }
         let statuses = self.context.engine.statuses().into_iter();
         let asked = statuses.filter(|status| name.is_empty() || status.name == name);

@@ -23,7 +23,7 @@ pub(crate) async fn infer<E: Inference>(
 ) -> Result<ModelInferResponse, Problem> {
     note_request_id(&request.id);
     let target = context.target(&request.model_name)?;
-    let card = &target.card;
+    let card = &target.definition.card;
     context.check_version(card, &request.model_version)?;
     let parameters = Parameters::read(&request.parameters)?;
     let outputs = Outputs::read(card, &request.outputs, &parameters)?;
@@ -45,7 +45,7 @@ pub(crate) async fn infer<E: Inference>(
         ..ModelInferResponse::default()
     };
     context.check_answer(Bytes::new(response.encoded_len() as u64))?;
-    if let Some(times) = context.host_times(target.id) {
+    if let Some(times) = context.host_times(target.registered.id) {
         times.add(served.tokenize, finishing.elapsed());
     }
     Ok(response)

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::outputs::published;
 use super::parameters::PRIORITY_LEVELS;
-use crate::config::Task;
+use crate::config::{ModelConfig as Configuration, Task};
 use crate::model::ModelCard;
 use crate::scheduler::Priority;
 use crate::service::limits::Limits;
@@ -15,7 +15,6 @@ use crate::service::proto::inference::{
     DataType, ModelConfig, ModelDynamicBatching, ModelInput, ModelMetadataResponse, ModelOutput, ModelParameter,
     ModelTransactionPolicy, ModelVersionPolicy, ServerMetadataResponse,
 };
-use crate::units::Micros;
 
 /// What runs the models, in the words of `platform` and `backend`.
 const PLATFORM: &str = "plimsoll_candle";
@@ -92,7 +91,7 @@ fn properties(card: &ModelCard) -> HashMap<String, String> {
 }
 
 /// The configuration of a model as the extension reports it. Dimensions leave the rows out.
-pub(crate) fn config(card: &ModelCard, max_linger: Micros, limits: &Limits) -> ModelConfig {
+pub(crate) fn config(card: &ModelCard, configuration: &Configuration, limits: &Limits) -> ModelConfig {
     let default_level = PRIORITY_LEVELS.iter().position(|level| *level == Priority::default()).unwrap_or_default() + 1;
     let input = |name: &&str| ModelInput {
         name: (*name).to_owned(),
@@ -120,7 +119,7 @@ pub(crate) fn config(card: &ModelCard, max_linger: Micros, limits: &Limits) -> M
         output: published(card).iter().map(output).collect(),
         scheduling_choice: Some(SchedulingChoice::DynamicBatching(ModelDynamicBatching {
             preferred_batch_size: Vec::new(),
-            max_queue_delay_microseconds: max_linger.get(),
+            max_queue_delay_microseconds: configuration.max_linger.get(),
             preserve_ordering: false,
             priority_levels: PRIORITY_LEVELS.len() as u64,
             default_priority_level: default_level as u64,

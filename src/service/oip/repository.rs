@@ -39,8 +39,8 @@ pub(crate) async fn load<E: Inference + Operations>(
         return Err(Problem::invalid("parameters", text));
     }
     let target = context.target(name(repository, model)?)?;
-    let loaded = context.engine.load(target.id).await;
-    loaded.map_err(|failure| Problem::Failed { model: target.card.name.clone(), failure })
+    let loaded = context.engine.load(target.registered.id).await;
+    loaded.map_err(|failure| Problem::Failed { model: target.definition.card.name.clone(), failure })
 }
 
 /// Unloads a model and waits until its memory is back.
@@ -51,5 +51,5 @@ pub(crate) async fn unload<E: Inference + Operations>(
 ) -> Result<(), Problem> {
     let registered = context.find(name(repository, model)?)?;
     let unloaded = context.engine.unload(registered.id).await;
-    unloaded.map(|_| ()).map_err(|failure| Problem::Failed { model: registered.name.clone(), failure })
+    unloaded.map(|_| ()).map_err(|failure| Problem::Failed { model: registered.name.to_owned(), failure })
 }

@@ -28,7 +28,7 @@ impl<E: Inference> Own<E> {
     async fn embed_rows(&self, arrival: Arrival, request: EmbedRequest) -> Result<EmbedResponse, Problem> {
         note_request_id(&request.request_id);
         let target = self.context.target_for(Task::Embed, &request.model)?;
-        let card = &target.card;
+        let card = &target.definition.card;
         let truncate = convert::truncate(request.truncate)?;
         let priority = convert::priority(request.priority)?;
         let prompt = request::prompt(card, "prompt_name", &request.prompt_name)?;
@@ -50,7 +50,7 @@ impl<E: Inference> Own<E> {
         let metadata = convert::metadata(card, request.request_id, arrival, &served);
         let response = EmbedResponse { embeddings, metadata: Some(metadata) };
         self.context.check_answer(Bytes::new(response.encoded_len() as u64))?;
-        if let Some(times) = self.context.host_times(target.id) {
+        if let Some(times) = self.context.host_times(target.registered.id) {
             times.add(served.tokenize, finishing.elapsed());
         }
         Ok(response)

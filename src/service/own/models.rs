@@ -62,7 +62,7 @@ impl<E: Inference + Operations> Models for Own<E> {
         let expected = (expected_revision != 0).then_some(expected_revision);
         let changed = self.context.engine.set_budget(registered.id, budget, expected).await;
         let changed = changed.map_err(|failure| failed(&registered, failure))?;
-        let changed = changed.map_err(|error| Problem::Budget { model: registered.name.clone(), error })?;
+        let changed = changed.map_err(|error| Problem::Budget { model: registered.name.to_owned(), error })?;
         let (applied, overage_bytes) = match changed {
             BudgetChange::Applied => (true, 0),
             BudgetChange::Deferred { overage } => (false, overage.get()),
@@ -86,5 +86,5 @@ impl<E: Inference> Own<E> {
 }
 
 fn failed(registered: &Registered, failure: Failure) -> Problem {
-    Problem::Failed { model: registered.name.clone(), failure }
+    Problem::Failed { model: registered.name.to_owned(), failure }
 }

@@ -1,6 +1,9 @@
 //! Lines that several places would otherwise each phrase in their own way.
 
-use crate::units::{Bytes, Micros};
+use super::admit;
+use crate::admission::Rejection;
+use crate::telemetry::Outcome;
+use crate::units::{Bytes, Micros, ModelId};
 
 /// A model that can be asked from now on.
 #[derive(Clone, Copy, Debug)]
@@ -39,4 +42,34 @@ pub fn model_ready(ready: &ModelReady<'_>) {
         ready.batch_rows_max,
         ready.length_max,
     );
+}
+
+/// A request that got no results: an error for a fault, a warning where the server ran short of something, else a line
+/// for whoever debugs a client. At most one line a second for each model and reason. The facts are numbers and the
+/// model's own errors, nothing of what the client sent.
+pub fn request_unanswered(id: ModelId, model: &str, outcome: &Outcome<'_>) {
+    let (_, reason) = outcome.words();
+    match outcome {
+        Outcome::Answered(_) => {}
+        Outcome::Faulted(fault) => {
+            if let Some(suppressed) = admit(reason, Some(id)) {
+                tracing::error!(model, reason, suppressed, %fault, "a request failed");
+            }
+        }
+        Outcome::Rejected(
+            rejection @ (Rejection::QueueFull { .. } | Rejection::OutOfMemory { .. } | Rejection::DoesNotFit { .. }),
+        ) => {
+            if let Some(suppressed) = admit(reason, Some(id)) {
+                tracing::warn!(model, reason, suppressed, facts = ?rejection, "a request was rejected");
+            }
+        }
+        Outcome::Rejected(rejection) => {
+            // Asked first, so that a flood of what nobody reads takes no lock.
+            if tracing::enabled!(tracing::Level::DEBUG)
+                && let Some(suppressed) = admit(reason, Some(id))
+            {
+                tracing::debug!(model, reason, suppressed, facts = ?rejection, "a request was rejected");
+            }
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::io::{self, IsTerminal};
 
 use crate::config::{LogFilter, LogFormat};
 pub use limit::admit;
-pub use lines::{ModelReady, model_ready};
+pub use lines::{ModelReady, model_ready, request_unanswered};
 use tracing::Subscriber;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -52,7 +52,10 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::units::{Bytes, Micros};
+    use crate::admission::{QueueLimit, Rejection};
+    use crate::model::Fault;
+    use crate::telemetry::Outcome;
+    use crate::units::{Bytes, Micros, ModelId};
 
     const TRACE: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
@@ -122,5 +125,33 @@ mod tests {
         assert_eq!(line["resident_bytes"], 23 << 20);
         assert_eq!(line["profile"], "measuring");
         assert_eq!(line["batch_rows_max"], 12);
+    }
+
+    #[test]
+    fn a_flood_of_one_rejection_is_one_warning_with_its_numbers() {
+        let rejection = Rejection::QueueFull {
+            limit: QueueLimit::Rows,
+            waiting: 8000,
+            asked: 200,
+            allowed: 8192,
+            retry_after: Micros::millis(40),
+        };
+        let fault = Fault::Model { message: "shape mismatch".to_owned() };
+        // No other test uses this model: the limit is one for the process.
+        let id = ModelId::new(u32::MAX);
+        let text = written(LogFormat::Json, false, || {
+            for _ in 0..100 {
+                request_unanswered(id, "a", &Outcome::Rejected(&rejection));
+                request_unanswered(id, "a", &Outcome::Rejected(&Rejection::Cancelled));
+                request_unanswered(id, "a", &Outcome::Faulted(&fault));
+            }
+        });
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).expect("one JSON object a line")).collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert_eq!((&lines[0]["level"], &lines[0]["reason"]), (&"WARN".into(), &"queue_full_rows".into()));
+        assert!(lines[0]["facts"].to_string().contains("8192"), "{text}");
+        assert_eq!((&lines[1]["level"], &lines[1]["reason"]), (&"ERROR".into(), &"model".into()));
+        assert!(lines[1]["fault"].to_string().contains("shape mismatch"), "{text}");
     }
 }

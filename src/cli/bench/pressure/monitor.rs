@@ -1,0 +1,122 @@
+//! Watches the memory of an enclosure from outside, and keeps the books of a virtual limit.
+
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::enclosure::Enclosure;
+use super::room::Room;
+use super::timeline::MemoryPoint;
+use crate::cli::bench::smaps::Usage;
+use crate::units::Bytes;
+
+/// How often memory is looked at.
+pub(super) const PERIOD: Duration = Duration::from_millis(10);
+
+/// A running watch.
+pub(super) struct Monitor {
+    stop: mpsc::Sender<()>,
+    watcher: JoinHandle<Watched>,
+}
+
+/// What a watch has seen.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    /// Every 10 ms.
+    pub(super) points: Vec<MemoryPoint>,
+    /// When the server was first not there any more.
+    pub(super) server_gone_s: Option<f64>,
+}
+
+impl Monitor {
+    /// Watches a server and its neighbour, if it has one. Times count from `started`.
+    pub(super) fn start(enclosure: &Enclosure, server: u32, neighbour: Option<u32>, started: Instant) -> Monitor {
+        let (stop, stopped) = mpsc::channel();
+        let (room, limit) = (enclosure.room().clone(), enclosure.limit());
+        let watcher = std::thread::spawn(move || {
+            let mut watched = Watched::default();
+            while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(PERIOD) {
+                let at_s = started.elapsed().as_secs_f64();
+                let server = resident(server);
+                if server.is_none() {
+                    watched.server_gone_s.get_or_insert(at_s);
+                }
+                let neighbour = neighbour.and_then(resident);
+                watched.points.extend(look(&room, limit, at_s, server.unwrap_or(0), neighbour.unwrap_or(0)));
+            }
+            watched
+        });
+        Monitor { stop, watcher }
+    }
+
+    /// Ends the watch.
+    pub(super) fn finish(self) -> Watched {
+        drop(self.stop);
+        self.watcher.join().expect("the watcher does not panic")
+    }
+}
+
+/// Bytes of a process: private ones and its part of shared ones. `None` when it is gone: a process that has ended but
+/// was not waited for has an empty rollup, or none.
+fn resident(pid: u32) -> Option<u64> {
+    Usage::of(pid).ok().map(|usage| usage.pss_bytes).filter(|&bytes| bytes > 0)
+}
+
+/// One look. `None` where the room cannot be read: the neighbour would see that too, and say so.
+fn look(room: &Room, limit: Bytes, at_s: f64, server_bytes: u64, neighbour_bytes: u64) -> Option<MemoryPoint> {
+    let point = |free: Bytes, overrun: Bytes| MemoryPoint {
+        at_s,
+        free_bytes: free.get(),
+        server_bytes,
+        neighbour_bytes,
+        overrun_bytes: overrun.get(),
+    };
+    match room {
+        Room::Cgroup1(_) | Room::Cgroup2(_) => Some(point(room.free().ok()?, Bytes::ZERO)),
+        Room::File(_) => {
+            let held = Bytes::new(server_bytes) + Bytes::new(neighbour_bytes);
+            let free = limit.saturating_sub(held);
+            room.publish(free).ok()?;
+            Some(point(free, held.saturating_sub(limit)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::enclosure::LimitBy;
+    use super::*;
+
+    /// Goal: a virtual limit's books say what is really held. Method: this process is watched as the server, under a
+    /// limit that it does not reach and one that it exceeds.
+    #[test]
+    fn a_virtual_limit_counts_what_is_really_resident() {
+        let check = |limit: Bytes, over: bool| {
+            let enclosure = Enclosure::make(limit, LimitBy::Virtual).unwrap();
+            let monitor = Monitor::start(&enclosure, std::process::id(), None, Instant::now());
+            std::thread::sleep(20 * PERIOD);
+            let watched = monitor.finish();
+            let last = *watched.points.last().expect("it has looked some ten times");
+            assert_eq!(watched.server_gone_s, None);
+            assert_eq!(enclosure.room().free().unwrap().get(), last.free_bytes);
+            assert_eq!(last.overrun_bytes > 0, over, "{last:?}");
+            assert_eq!(last.free_bytes == 0, over, "{last:?}");
+            assert_eq!(last.free_bytes + last.server_bytes, limit.get() + last.overrun_bytes);
+        };
+        check(Bytes::gib(64), false);
+        check(Bytes::kib(64), true);
+    }
+
+    #[test]
+    fn a_server_that_is_gone_is_noticed() {
+        let enclosure = Enclosure::make(Bytes::mib(64), LimitBy::Virtual).unwrap();
+        let mut child = std::process::Command::new("/bin/sleep").arg("60").spawn().unwrap();
+        let monitor = Monitor::start(&enclosure, child.id(), None, Instant::now());
+        std::thread::sleep(10 * PERIOD);
+        child.kill().unwrap(); // not waited for: the monitor must not take a zombie for a server
+        std::thread::sleep(10 * PERIOD);
+        let watched = monitor.finish();
+        child.wait().unwrap();
+        assert!(watched.server_gone_s.is_some_and(|at| at >= 0.09), "{:?}", watched.server_gone_s);
+    }
+}

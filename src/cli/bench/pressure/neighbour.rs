@@ -1,0 +1,211 @@
+//! The neighbour: a process of its own that takes real memory and gives it back, as its script says.
+//!
+//! It tells what it does on stdout, one JSON object a line; who started it stamps the lines as they come.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use memmap2::MmapMut;
+use serde::{Deserialize, Serialize};
+
+use super::args::NeighbourArgs;
+use super::room::Room;
+use super::script::{Script, Statement};
+use crate::units::Bytes;
+
+/// What is mapped and given back as a whole.
+const GRANULE: u64 = 1 << 20;
+
+/// Pages are at least this large: one written byte in each makes all of them resident.
+const PAGE: usize = 4096;
+
+/// The most that is taken before free memory is read again.
+const BITE: u64 = 64 << 20;
+
+/// How often free memory is read while waiting for more; a room that is a file is written that often.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// Readings after which `leave` takes what it has for enough: a server that keeps giving back could be chased for ever.
+const LEAVE_READINGS_MAX: u32 = 100;
+
+/// What the neighbour says.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Event {
+    /// It is about to take or ask; this is what it holds so far.
+    Takes { holds: u64 },
+    /// It holds what it wanted.
+    Holds { holds: u64 },
+    /// It has given back; this is what is left.
+    Freed { holds: u64 },
+    /// An ask has ended: it wanted `asked` in total and, if `got`, had it after `waited_ms`.
+    Asked { asked: u64, got: bool, waited_ms: f64 },
+    /// Calls are wanted, or not.
+    Load { on: bool },
+    /// The script is over.
+    Done,
+}
+
+/// Runs the script.
+///
+/// # Errors
+/// A script or room that cannot be read, or memory that the kernel refuses.
+pub(in crate::cli::bench) fn run(args: &NeighbourArgs) -> anyhow::Result<ExitCode> {
+    let place = || format!("--script {}", args.script.display());
+    let script = Script::parse(&std::fs::read_to_string(&args.script).with_context(place)?).with_context(place)?;
+    // The memory is the neighbour's own: where someone has to die for want of it, that is the server. Not allowed
+    // without root, and then the kernel chooses.
+    let _spared = std::fs::write("/proc/self/oom_score_adj", "-1000");
+    let mut neighbour = Neighbour { spare: args.spare, room: args.room.clone(), held: Vec::new() };
+    for statement in script.statements() {
+        neighbour.act(*statement)?;
+    }
+    say(Event::Done)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Neighbour {
+    spare: Bytes,
+    room: Room,
+    held: Vec<MmapMut>, // each a granule
+}
+
+impl Neighbour {
+    fn act(&mut self, statement: Statement) -> anyhow::Result<()> {
+        match statement {
+            Statement::Hold(duration) => {
+                std::thread::sleep(duration);
+                Ok(())
+            }
+            Statement::Load { on } => say(Event::Load { on }),
+            Statement::Take(amount) => {
+                say(Event::Takes { holds: self.holds() })?;
+                let wanted = amount.of(self.spare).get();
+                self.take(wanted.saturating_sub(self.holds()))?;
+                say(Event::Holds { holds: self.holds() })
+            }
+            Statement::Leave(amount) => {
+                say(Event::Takes { holds: self.holds() })?;
+                self.leave(amount.of(self.spare).get())?;
+                say(Event::Holds { holds: self.holds() })
+            }
+            Statement::Free(amount) => {
+                let granules = amount.of(self.spare).get().div_ceil(GRANULE);
+                // "All" is a percentage of the spare too, but what is held may be more than that.
+                let all = amount == crate::config::Amount::Percent(100.0);
+                let keep = self.held.len().saturating_sub(granules as usize);
+                self.held.truncate(if all { 0 } else { keep });
+                say(Event::Freed { holds: self.holds() })
+            }
+            Statement::Ask { amount, floor, patience } => {
+                say(Event::Takes { holds: self.holds() })?;
+                self.ask(amount.of(self.spare).get(), floor.of(self.spare).get(), patience)
+            }
+        }
+    }
+
+    fn holds(&self) -> u64 {
+        self.held.len() as u64 * GRANULE
+    }
+
+    /// Takes `bytes` more, rounded up to granules.
+    fn take(&mut self, bytes: u64) -> anyhow::Result<()> {
+        for _ in 0..bytes.div_ceil(GRANULE) {
+            let mut granule = MmapMut::map_anon(GRANULE as usize).context("mapping memory")?;
+            for page in granule.chunks_mut(PAGE) {
+                page[0] = 1;
+            }
+            self.held.push(granule);
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self, left: u64) -> anyhow::Result<()> {
+        for _ in 0..LEAVE_READINGS_MAX {
+            let excess = self.room.free()?.get().saturating_sub(left);
+            if excess < GRANULE {
+                break;
+            }
+            // Half of it at a time: the server may be taking from the same memory, and a reading is never quite new.
+            let bite = (excess / 2).clamp(GRANULE, BITE);
+            self.take(bite / GRANULE * GRANULE)?;
+            if matches!(self.room, Room::File(_)) {
+                std::thread::sleep(2 * GLANCE);
+            }
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, wanted: u64, floor: u64, patience: Duration) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let wanted = wanted.next_multiple_of(GRANULE); // so that no last part of a granule is waited for
+        while self.holds() < wanted && began.elapsed() < patience {
+            let above_floor = self.room.free()?.get().saturating_sub(floor);
+            let bite = above_floor.min(wanted - self.holds()).min(BITE) / GRANULE * GRANULE;
+            self.take(bite)?;
+            if bite == 0 || matches!(self.room, Room::File(_)) {
+                std::thread::sleep(GLANCE);
+            }
+        }
+        let got = self.holds() >= wanted;
+        say(Event::Asked { asked: wanted, got, waited_ms: began.elapsed().as_secs_f64() * 1e3 })?;
+        say(Event::Holds { holds: self.holds() })
+    }
+}
+
+fn say(event: Event) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", serde_json::to_string(&event)?).and_then(|()| out.flush()).context("telling what happens")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::bench::smaps::Usage;
+
+    fn neighbour(free: u64) -> (Neighbour, tempfile::NamedTempFile) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), free.to_string()).unwrap();
+        let room = Room::File(file.path().into());
+        (Neighbour { spare: Bytes::mib(100), room, held: Vec::new() }, file)
+    }
+
+    #[test]
+    fn what_is_taken_is_resident_and_what_is_freed_is_gone() {
+        let (mut neighbour, _file) = neighbour(0);
+        let rss = || Usage::of(std::process::id()).unwrap().rss_bytes as i64;
+        let before = rss();
+        neighbour.act(Statement::Take(crate::config::Amount::Percent(50.0))).unwrap();
+        let taken = rss() - before;
+        assert_eq!(neighbour.holds(), 50 << 20);
+        assert!((45 << 20..80 << 20).contains(&taken), "{taken}"); // other tests take some too
+        neighbour.act(Statement::Free(crate::config::Amount::Bytes(Bytes::mib(20)))).unwrap();
+        assert_eq!(neighbour.holds(), 30 << 20);
+        neighbour.act(Statement::Free(crate::config::Amount::Percent(100.0))).unwrap();
+        assert_eq!(neighbour.holds(), 0);
+    }
+
+    /// Goal: an ask never goes below its floor, and gets the rest when it comes free. Method: a room of 30 MiB that
+    /// another thread widens after 100 ms.
+    #[test]
+    fn an_ask_waits_for_room() {
+        let (mut neighbour, file) = neighbour(12 << 20);
+        neighbour.ask(20 << 20, 8 << 20, Duration::from_millis(60)).unwrap();
+        // The file does not fall as memory is taken, so bites of 4 MiB go on: what counts is that it took some.
+        assert!(neighbour.holds() >= 4 << 20);
+        neighbour.held.clear();
+        std::fs::write(file.path(), (8u64 << 20).to_string()).unwrap();
+        let path = file.path().to_owned();
+        let widen = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            std::fs::write(path, (60u64 << 20).to_string()).unwrap();
+        });
+        let began = Instant::now();
+        neighbour.ask(20 << 20, 8 << 20, Duration::from_secs(10)).unwrap();
+        assert!(began.elapsed() >= Duration::from_millis(90), "nothing was above the floor before");
+        assert_eq!(neighbour.holds(), 20 << 20);
+        widen.join().unwrap();
+    }
+}

@@ -1,0 +1,315 @@
+//! The result of `bench pressure`: the schema of its `--json`, and a table.
+
+use serde::Serialize;
+
+use super::args::PressureArgs;
+use super::arm::{Arm, ArmResult, Stage};
+use super::timeline::Timeline;
+use super::verdict::Verdict;
+use crate::cli::bench::report::{Part, UndisturbedPart};
+use crate::cli::bench::table::Table;
+use crate::units::Bytes;
+
+/// All arms. `schema` is 1; keys may be added without a new number.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct PressureReport {
+    schema: u32,
+    /// Version of the program that measured.
+    plimsoll: &'static str,
+    seed: u64,
+    /// Memory of server and neighbour together.
+    pub(super) limit_bytes: u64,
+    /// cgroup or virtual.
+    limited_by: &'static str,
+    /// What the idle server leaves of it.
+    spare_bytes: u64,
+    rate_calls_per_s: f64,
+    undisturbed: UndisturbedPart,
+    /// An answer after this was late.
+    late_after_ms: f64,
+    /// The arm of the best fixed batch: fewest failed calls, then the most good rows.
+    best_fixed: Option<String>,
+    pub(super) arms: Vec<ArmPart>,
+}
+
+/// One arm.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct ArmPart {
+    pub(super) arm: String,
+    #[serde(skip)]
+    kind: Option<Arm>,
+    /// Its calls and steps; rates are per second of the script.
+    pub(super) total: Part,
+    /// Processes that the kernel killed for want of memory.
+    pub(super) kills: u64,
+    /// Whether the neighbour came to the end of its script.
+    neighbour_finished: bool,
+    pub(super) verdict: Verdict,
+    pub(super) timeline: Timeline,
+}
+
+impl ArmPart {
+    /// No call failed, nothing was overrun, nobody died.
+    pub(super) fn clean(&self) -> bool {
+        self.total.failed == 0 && self.survived()
+    }
+
+    fn survived(&self) -> bool {
+        let verdict = &self.verdict;
+        self.kills == 0 && verdict.overrun_bytes_max == 0 && verdict.server_died_s.is_none() && self.neighbour_finished
+    }
+}
+
+impl PressureReport {
+    pub(super) fn new(args: &PressureArgs, stage: &Stage, arms: Vec<ArmResult>) -> PressureReport {
+        let part = |result: ArmResult| ArmPart {
+            arm: result.arm.to_string(),
+            kind: Some(result.arm),
+            total: result.total,
+            kills: result.kills,
+            neighbour_finished: result.neighbour_finished,
+            verdict: result.verdict,
+            timeline: result.timeline,
+        };
+        let arms: Vec<ArmPart> = arms.into_iter().map(part).collect();
+        PressureReport {
+            schema: 1,
+            plimsoll: env!("CARGO_PKG_VERSION"),
+            seed: stage.seed(),
+            limit_bytes: args.limit.get(),
+            limited_by: stage.limited_by,
+            spare_bytes: stage.spare.get(),
+            rate_calls_per_s: stage.rate,
+            undisturbed: stage.undisturbed.into(),
+            late_after_ms: stage.undisturbed.late_after().as_secs_f64() * 1e3,
+            best_fixed: best_fixed(&arms).map(|arm| arm.arm.clone()),
+            arms,
+        }
+    }
+
+    /// The arm as shipped.
+    pub(super) fn shipped(&self) -> Option<&ArmPart> {
+        self.arms.iter().find(|arm| arm.kind == Some(Arm::Shipped))
+    }
+
+    /// The report in lines of text.
+    pub(super) fn render(&self) -> String {
+        let bytes = |count: u64| Bytes::new(count).to_string();
+        let mut text = format!(
+            "limit {} ({}), of which the idle server leaves {}; seed {}; {:.1} calls/s\n\
+             undisturbed: capacity {:.1} calls/s, p99 {:.1} ms at 70 % of it; late after {:.1} ms\n\n",
+            bytes(self.limit_bytes),
+            self.limited_by,
+            bytes(self.spare_bytes),
+            self.seed,
+            self.rate_calls_per_s,
+            self.undisturbed.capacity_calls_per_s,
+            self.undisturbed.p99_ms,
+            self.late_after_ms,
+        );
+        let mut table = Table::new([
+            "arm", "calls", "failed", "late", "good rows/s", "rows/s", "p99 ms", "kills", "overrun", "least free", "by memory",
+            "outcome",
+        ]);
+        for arm in &self.arms {
+            let (total, verdict) = (&arm.total, &arm.verdict);
+            let best = if Some(&arm.arm) == self.best_fixed.as_ref() { " (best fixed)" } else { "" };
+            let outcome = match verdict.server_died_s {
+                Some(at) => format!("server died after {at:.1} s"),
+                None if !arm.neighbour_finished => "neighbour died".to_owned(),
+                None if arm.clean() => "clean".to_owned(),
+                None if arm.survived() => "calls failed".to_owned(),
+                None => "overran".to_owned(),
+            };
+            table.row([
+                format!("{}{best}", arm.arm),
+                total.calls.to_string(),
+                total.failed.to_string(),
+                total.late.to_string(),
+                format!("{:.1}", total.good.rows),
+                format!("{:.1}", total.answered.rows),
+                format!("{:.1}", total.latency_ms.p99),
+                arm.kills.to_string(),
+                bytes(verdict.overrun_bytes_max),
+                bytes(verdict.free_bytes_min),
+                format!("{:.0} %", verdict.memory_reason_share * 100.0),
+                outcome,
+            ]);
+        }
+        text.push_str(&table.render());
+        text.push('\n');
+        text.push_str(&self.squeezes());
+        text
+    }
+
+    fn squeezes(&self) -> String {
+        let mut table = Table::new(["arm", "neighbour", "padded tokens of a large step", "followed"]);
+        for arm in &self.arms {
+            for squeeze in &arm.verdict.squeezes {
+                let steps = match squeeze.steps_until_small {
+                    Some(0) => "shrank with the first step".to_owned(),
+                    Some(1) => "shrank after 1 step".to_owned(),
+                    Some(count) => format!("shrank after {count} steps"),
+                    None => "did not shrink".to_owned(),
+                };
+                let growth = match (squeeze.shrank, squeeze.grew_back_s) {
+                    (false, _) => String::new(),
+                    (true, Some(seconds)) => format!(", grew back in {seconds:.2} s"),
+                    (true, None) => ", did not grow back".to_owned(),
+                };
+                table.row([
+                    arm.arm.clone(),
+                    format!("held from {:.1} to {:.1} s", squeeze.taken_s, squeeze.freed_s),
+                    format!("{} -> {} -> {}", squeeze.tokens_before, squeeze.tokens_during, squeeze.tokens_after),
+                    format!("{steps}{growth}"),
+                ]);
+            }
+            for ask in &arm.verdict.asks {
+                let wait = ask.waited_ms / 1e3;
+                table.row([
+                    arm.arm.clone(),
+                    format!("asked for {}", Bytes::new(ask.asked_bytes)),
+                    String::new(),
+                    if ask.got { format!("got it in {wait:.2} s") } else { format!("waited {wait:.2} s in vain") },
+                ]);
+            }
+        }
+        table.render()
+    }
+}
+
+fn best_fixed(arms: &[ArmPart]) -> Option<&ArmPart> {
+    let fixed = arms.iter().filter(|arm| matches!(arm.kind, Some(Arm::Fixed(_))));
+    fixed.min_by(|a, b| {
+        // One that lost a process is never the best while another survived.
+        let by_life = b.survived().cmp(&a.survived());
+        by_life.then(a.total.failed.cmp(&b.total.failed)).then(b.total.good.rows.total_cmp(&a.total.good.rows))
+    })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use super::super::neighbour::Event;
+    use super::super::timeline::{CallPoint, EventPoint, MemoryPoint, StepPoint};
+    use super::super::verdict::{Ask, Squeeze};
+    use super::*;
+    use crate::cli::bench::measure::Undisturbed;
+
+    fn arm(kind: Arm, failed: u64, good_rows: f64, died: Option<f64>) -> ArmPart {
+        let mut total = crate::cli::bench::report::tests::report().total;
+        (total.failed, total.good.rows) = (failed, good_rows);
+        let point = |second: u32| MemoryPoint {
+            at_s: f64::from(second),
+            free_bytes: u64::from(10 - second) << 26,
+            server_bytes: 200 << 20,
+            neighbour_bytes: u64::from(second) << 26,
+            overrun_bytes: 0,
+        };
+        let step = |second: u32| StepPoint {
+            seen_s: f64::from(second),
+            began_s: f64::from(second) - 0.1,
+            rows: 32 - 3 * second,
+            padded_tokens: 100,
+            reason: "memory",
+            predicted_bytes: 1,
+            true_bytes: 1,
+            headroom_bytes: 1,
+        };
+        ArmPart {
+            arm: kind.to_string(),
+            kind: Some(kind),
+            total,
+            kills: u64::from(died.is_some()),
+            neighbour_finished: true,
+            verdict: Verdict {
+                free_bytes_min: 64 << 20,
+                overrun_bytes_max: 0,
+                server_died_s: died,
+                memory_reason_share: 0.5,
+                squeezes: vec![Squeeze {
+                    taken_s: 2.0,
+                    freed_s: 6.0,
+                    tokens_before: 8_000,
+                    tokens_during: 1_000,
+                    tokens_after: 8_000,
+                    shrank: true,
+                    steps_until_small: Some(1),
+                    grew_back_s: Some(0.25),
+                }],
+                asks: vec![Ask { at_s: 9.0, asked_bytes: 300 << 20, got: true, waited_ms: 1_200.0 }],
+            },
+            timeline: Timeline {
+                memory: (0..10).map(point).collect(),
+                steps: (1..10).map(step).collect(),
+                calls: vec![CallPoint { done_s: 1.0, rows: 32, good: true }],
+                events: vec![EventPoint { at_s: 2.0, event: Event::Holds { holds: 1 << 28 } }],
+                end_s: 10.0,
+                server_died_s: died,
+            },
+        }
+    }
+
+    pub(in crate::cli::bench::pressure) fn report() -> PressureReport {
+        let arms = vec![
+            arm(Arm::Shipped, 0, 900.0, None),
+            arm(Arm::ReadingsOff, 400, 100.0, Some(2.5)),
+            arm(Arm::Fixed(8), 2, 700.0, None),
+            arm(Arm::Fixed(32), 2, 800.0, None),
+            arm(Arm::Fixed(128), 0, 950.0, Some(2.25)),
+        ];
+        let undisturbed = Undisturbed { capacity: 40.0, p99: Duration::from_millis(80) };
+        PressureReport {
+            schema: 1,
+            plimsoll: "0.1.0",
+            seed: 1,
+            limit_bytes: 1 << 30,
+            limited_by: "virtual",
+            spare_bytes: 800 << 20,
+            rate_calls_per_s: 28.0,
+            undisturbed: undisturbed.into(),
+            late_after_ms: 800.0,
+            best_fixed: best_fixed(&arms).map(|arm| arm.arm.clone()),
+            arms,
+        }
+    }
+
+    #[test]
+    fn the_best_fixed_batch_is_one_that_survived() {
+        assert_eq!(report().best_fixed.as_deref(), Some("fixed:32"));
+        assert!(best_fixed(&[arm(Arm::Shipped, 0, 1.0, None)]).is_none());
+    }
+
+    #[test]
+    fn clean_means_nothing_failed_and_nobody_died() {
+        let report = report();
+        let clean: Vec<bool> = report.arms.iter().map(ArmPart::clean).collect();
+        assert_eq!(clean, [true, false, false, false, false]);
+        assert!(report.shipped().unwrap().clean());
+    }
+
+    #[test]
+    fn the_table_says_what_matters() {
+        let text = report().render();
+        for part in [
+            "limit 1.00 GiB (virtual), of which the idle server leaves 800 MiB; seed 1; 28.0 calls/s",
+            "fixed:32 (best fixed)",
+            "server died after 2.5 s",
+            "8000 -> 1000 -> 8000  shrank after 1 step, grew back in 0.25 s",
+            "asked for 300 MiB",
+            "got it in 1.20 s",
+        ] {
+            assert!(text.contains(part), "{part} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_json_has_the_points_of_the_plot() {
+        let json = serde_json::to_value(report()).unwrap();
+        assert_eq!(json["arms"][0]["arm"], "as shipped");
+        assert_eq!(json["arms"][0]["timeline"]["steps"][0]["rows"], 29);
+        assert_eq!(json["arms"][0]["timeline"]["events"][0]["event"]["holds"]["holds"], 1 << 28);
+        assert_eq!(json["arms"][1]["verdict"]["server_died_s"], 2.5);
+    }
+}

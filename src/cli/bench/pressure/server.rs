@@ -1,0 +1,107 @@
+//! A server of this executable, started for one arm.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+
+use super::enclosure::Enclosure;
+use super::room::Room;
+use crate::cli::bench::client::{Client, Protocol};
+
+/// How long a server may take until its models are ready and measured. Measuring goes on between requests, so a
+/// profile that is not complete by then is no error, only a slower start of the arm.
+const SETTLE: Duration = Duration::from_secs(90);
+
+/// How often it is asked.
+const GLANCE: Duration = Duration::from_millis(200);
+
+/// A running server; dropping it kills it.
+pub(super) struct Server {
+    child: Child,
+    address: String,
+    log: PathBuf,
+}
+
+impl Server {
+    /// Starts `plimsoll serve` inside `enclosure`, with its log in `log`.
+    ///
+    /// # Errors
+    /// An executable that cannot be started, or no free port.
+    pub(super) fn start(
+        program: &Path,
+        enclosure: &Enclosure,
+        options: &[String],
+        log: PathBuf,
+    ) -> anyhow::Result<Server> {
+        // Another process may take the port before the server does; then the server says so and the arm fails.
+        let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let mut command = enclosure.command(program);
+        command.args(["serve", "--grpc-port", &port.to_string(), "--metrics-port", "0"]).args(options);
+        if let Room::File(path) = enclosure.room() {
+            command.arg("--memory-reading-file").arg(path);
+        }
+        let place = || format!("{}", log.display());
+        let out = File::create(&log).with_context(place)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out.try_clone().with_context(place)?)
+            .stderr(out)
+            .spawn()
+            .with_context(|| format!("{}", program.display()))?;
+        Ok(Server { child, address: format!("127.0.0.1:{port}"), log })
+    }
+
+    /// Waits until models answer and, for a while, until their profiles are complete. Gives connections to it.
+    ///
+    /// # Errors
+    /// A server that ends, or has no ready model in time.
+    pub(super) async fn settle(&mut self, connections: usize) -> anyhow::Result<Client> {
+        let began = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the server ended with {status}: {}", self.last_words());
+            }
+            if let Ok(client) = Client::connect(&self.address, Protocol::Plimsoll, connections).await {
+                let models = client.models().await.unwrap_or_default();
+                let (ready, settled) =
+                    (models.iter().any(|model| model.ready), models.iter().all(|model| model.settled));
+                if ready && (settled || began.elapsed() > SETTLE) {
+                    return Ok(client);
+                }
+            }
+            if began.elapsed() > 2 * SETTLE {
+                bail!("no model was ready within {} s: {}", (2 * SETTLE).as_secs(), self.last_words());
+            }
+            tokio::time::sleep(GLANCE).await;
+        }
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether it still runs.
+    pub(super) fn runs(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// The last lines of its log.
+    fn last_words(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        format!("{}: ...\n{}", self.log.display(), lines[lines.len().saturating_sub(5)..].join("\n"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Nothing it holds is of use any more; a server that is already dead is no error.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
