@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::engine::{
-    Answer, BudgetError, EngineHandle, Failure, HealthView, MemorySnapshot, ModelStatus, PlanError, Registered, Released, Submission,
+    Answer, BudgetError, EngineHandle, Failure, HealthView, MemorySnapshot, ModelStatus, PlanError, Registered,
+    Released, Submission,
 };
 use crate::memory::{Budget, BudgetChange, FitPlan};
 use crate::units::{Bytes, ModelId};
@@ -110,11 +111,7 @@ impl Operations for EngineHandle {
         EngineHandle::memory(self).await
     }
 
-    async fn plan(
-        &self,
-        models: Vec<ModelId>,
-        budget: Option<Bytes>,
-    ) -> Result<Result<FitPlan, PlanError>, Failure> {
+    async fn plan(&self, models: Vec<ModelId>, budget: Option<Bytes>) -> Result<Result<FitPlan, PlanError>, Failure> {
         EngineHandle::plan(self, models, budget).await
     }
 }

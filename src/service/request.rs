@@ -72,7 +72,9 @@ impl<E: Inference> Context<E> {
         let started = Instant::now();
         let rows = match (rows, deadline) {
             (Rows::Tokens(rows), _) => rows,
-            (Rows::Texts(texts, encoding), None) => self.tokenizer.encode(&target.definition.card, texts, &encoding).await?,
+            (Rows::Texts(texts, encoding), None) => {
+                self.tokenizer.encode(&target.definition.card, texts, &encoding).await?
+            }
             (Rows::Texts(texts, encoding), Some(deadline)) => {
                 let encoded = self.tokenizer.encode(&target.definition.card, texts, &encoding);
                 timeout_at(deadline.into(), encoded).await.map_err(late)??

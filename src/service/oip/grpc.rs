@@ -49,8 +49,10 @@ impl<E: Inference + Operations> GrpcInferenceService for Oip<E> {
     async fn model_ready(&self, request: Request<ModelReadyRequest>) -> Result<Response<ModelReadyResponse>, Status> {
         let ModelReadyRequest { name, version } = request.into_inner();
         // A model that is not there is not ready: clients ask before they know.
-        let served =
-            self.context.target(&name).is_ok_and(|target| version.is_empty() || version == target.definition.card.version);
+        let served = self
+            .context
+            .target(&name)
+            .is_ok_and(|target| version.is_empty() || version == target.definition.card.version);
         let serves = self.context.engine.health().borrow().serves(&name);
         Ok(Response::new(ModelReadyResponse { ready: served && serves && !self.context.is_draining() }))
     }

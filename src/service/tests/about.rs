@@ -45,15 +45,24 @@ async fn metadata_and_configuration_agree() {
         let metadata = client.model_metadata(request).await.unwrap().into_inner();
         let request = ModelConfigRequest { name, version };
         let config = client.model_config(request).await.unwrap().into_inner().config.unwrap();
-        assert_eq!((metadata.name.as_str(), metadata.versions.as_slice()), (config.name.as_str(), &["1".to_owned()][..]));
+        assert_eq!(
+            (metadata.name.as_str(), metadata.versions.as_slice()),
+            (config.name.as_str(), &["1".to_owned()][..])
+        );
         let inputs = |tensors: &[model_metadata_response::TensorMetadata]| -> Vec<(String, Vec<i64>)> {
             // The batch dimension leads in the metadata and is left out of the configuration.
             assert!(tensors.iter().all(|tensor| tensor.shape[0] == -1));
             tensors.iter().map(|tensor| (tensor.name.clone(), tensor.shape[1..].to_vec())).collect()
         };
         let of_config = |name: &String, dims: &Vec<i64>| (name.clone(), dims.clone());
-        assert_eq!(inputs(&metadata.inputs), config.input.iter().map(|i| of_config(&i.name, &i.dims)).collect::<Vec<_>>());
-        assert_eq!(inputs(&metadata.outputs), config.output.iter().map(|o| of_config(&o.name, &o.dims)).collect::<Vec<_>>());
+        assert_eq!(
+            inputs(&metadata.inputs),
+            config.input.iter().map(|i| of_config(&i.name, &i.dims)).collect::<Vec<_>>()
+        );
+        assert_eq!(
+            inputs(&metadata.outputs),
+            config.output.iter().map(|o| of_config(&o.name, &o.dims)).collect::<Vec<_>>()
+        );
         assert_eq!(config.max_batch_size, 1024);
         assert!(!config.model_transaction_policy.unwrap().decoupled);
         let Some(SchedulingChoice::DynamicBatching(batching)) = config.scheduling_choice else { panic!("no batching") };
@@ -181,10 +190,10 @@ async fn reflection_lists_every_service_in_both_versions() {
     let server = TestServer::start().await;
     macro_rules! services {
         ($version:ident) => {{
+            use tonic_reflection::pb::$version::ServerReflectionRequest;
             use tonic_reflection::pb::$version::server_reflection_client::ServerReflectionClient;
             use tonic_reflection::pb::$version::server_reflection_request::MessageRequest;
             use tonic_reflection::pb::$version::server_reflection_response::MessageResponse;
-            use tonic_reflection::pb::$version::ServerReflectionRequest;
             let list = MessageRequest::ListServices(String::new());
             let request = ServerReflectionRequest { host: String::new(), message_request: Some(list) };
             let mut client = ServerReflectionClient::new(server.channel.clone());

@@ -48,8 +48,7 @@ async fn case_24_health_says_so_first_and_accepted_work_finishes() {
 
 #[tokio::test]
 async fn case_24_a_drain_ends_within_its_bound() {
-    let limits =
-        Limits { drain_notice: Duration::ZERO, drain_bound: Duration::from_millis(200), ..Limits::default() };
+    let limits = Limits { drain_notice: Duration::ZERO, drain_bound: Duration::from_millis(200), ..Limits::default() };
     let mut server = TestServer::with(limits).await;
     server.engine.hold();
     let stuck = {

@@ -343,11 +343,7 @@ impl Operations for FakeEngine {
         Ok(MemorySnapshot { device: "fake".to_owned(), reading, ledger })
     }
 
-    async fn plan(
-        &self,
-        models: Vec<ModelId>,
-        budget: Option<Bytes>,
-    ) -> Result<Result<FitPlan, PlanError>, Failure> {
+    async fn plan(&self, models: Vec<ModelId>, budget: Option<Bytes>) -> Result<Result<FitPlan, PlanError>, Failure> {
         let line = |model| FitLine {
             model,
             weights: Bytes::mib(10),

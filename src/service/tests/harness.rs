@@ -116,10 +116,7 @@ pub(super) fn typed_texts(model: &str, texts: &[&str]) -> ModelInferRequest {
     let contents = InferTensorContents { bytes_contents, ..InferTensorContents::default() };
     ModelInferRequest {
         model_name: model.to_owned(),
-        inputs: vec![InferInputTensor {
-            contents: Some(contents),
-            ..tensor("TEXT", "BYTES", &[texts.len() as i64])
-        }],
+        inputs: vec![InferInputTensor { contents: Some(contents), ..tensor("TEXT", "BYTES", &[texts.len() as i64]) }],
         ..ModelInferRequest::default()
     }
 }
