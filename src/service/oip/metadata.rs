@@ -40,7 +40,8 @@ pub(crate) fn server() -> ServerMetadataResponse {
 }
 
 /// The inputs that are published: the texts. Token ids are accepted as well, but clients that make up data for every
-/// published input could not fill both; the properties tell of them.
+/// published input could not fill both; the properties tell of them. A text is published as `[rows, 1]`, since load
+/// generators cannot send an input that has no dimension besides the rows; `[rows]` is taken as well.
 fn inputs(card: &ModelCard) -> &'static [&'static str] {
     match card.task {
         Task::Embed | Task::Classify => &["TEXT"],
@@ -60,7 +61,7 @@ pub(crate) fn model(card: &ModelCard) -> ModelMetadataResponse {
         name: card.name.clone(),
         versions: vec![card.version.to_owned()],
         platform: PLATFORM.to_owned(),
-        inputs: inputs(card).iter().map(|name| tensor(name, "BYTES", vec![-1])).collect(),
+        inputs: inputs(card).iter().map(|name| tensor(name, "BYTES", vec![-1, 1])).collect(),
         outputs: outputs.map(|(name, _)| tensor(name, "FP32", vec![-1, i64::from(card.dimensions)])).collect(),
         properties: properties(card),
     }
@@ -95,7 +96,7 @@ pub(crate) fn config(card: &ModelCard, configuration: &Configuration, limits: &L
     let input = |name: &&str| ModelInput {
         name: (*name).to_owned(),
         data_type: DataType::TypeString.into(),
-        dims: Vec::new(),
+        dims: vec![1],
         optional: false,
     };
     let output = |(name, _): &(&str, _)| ModelOutput {

@@ -71,6 +71,7 @@ async fn metadata_and_configuration_agree() {
     }
     let embed = ModelMetadataRequest { name: "embed".to_owned(), version: String::new() };
     let metadata = client.model_metadata(embed).await.unwrap().into_inner();
+    assert_eq!(metadata.inputs[0].shape, [-1, 1]);
     assert_eq!(metadata.outputs[0].shape, [-1, i64::from(DIMENSIONS)]);
     let unknown = ModelConfigRequest { name: "none".to_owned(), version: String::new() };
     assert_told(&client.model_config(unknown).await.unwrap_err(), Code::NotFound, &["'none'"]);

@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep_until};
 use crate::admission::{LateAt, QueueLimit, Rejection};
 use crate::config::{Amount, Dtype, LoadPolicy, ModelConfig, Source, Task};
 use crate::engine::{
-    Answer, BudgetError, Failure, HealthView, MemorySnapshot, ModelState, ModelStatus, PlanError, Registered, Released,
-    Statistics, StepFacts, Submission, Tally,
+    Answer, BudgetError, Definition, Failure, HealthView, MemorySnapshot, ModelState, ModelStatus, PlanError,
+    Registered, Released, Statistics, StepFacts, Submission, Tally,
 };
 use crate::memory::{
     Bound, Budget, BudgetChange, DeviceBooks, FitLine, FitPlan, Headroom, LedgerSnapshot, ModelBooks, ProfileState,
@@ -97,7 +97,8 @@ impl FakeEngine {
         ];
         let registered = models.into_iter().enumerate().map(|(index, (name, card))| {
             let id = ModelId::new(index as u32);
-            Arc::new(Registered { id, config: config(name), card: card.map(Arc::new) })
+            let definition = card.map(|card| Arc::new(Definition { config: config(name), card: Arc::new(card) }));
+            Arc::new(Registered { id, name: name.to_owned(), required: true, definition })
         });
         let models: Vec<_> = registered.collect();
         let statuses: Vec<_> = models.iter().map(|model| status(model)).collect();
@@ -164,7 +165,7 @@ impl FakeEngine {
     fn answer(&self, submission: &Submission) -> Answer {
         self.0.ran.fetch_add(1, Ordering::SeqCst);
         let model = &self.0.models[submission.model.get() as usize];
-        let dimensions = model.card.as_ref().unwrap().dimensions;
+        let dimensions = model.card().unwrap().dimensions;
         let rows: Vec<_> = submission.rows.iter().map(|row| vector(row, dimensions)).collect();
         let once = |tally: &mut Tally, time| *tally = Tally { count: tally.count + 1, total: tally.total + time };
         let counted = &mut self.0.statuses.lock().unwrap()[submission.model.get() as usize].statistics;
@@ -207,7 +208,7 @@ impl Drop for Place<'_> {
 
 impl Inference for FakeEngine {
     fn find(&self, name: &str) -> Option<Arc<Registered>> {
-        self.0.models.iter().find(|model| model.name() == name).cloned()
+        self.0.models.iter().find(|model| model.name == name).cloned()
     }
 
     fn statuses(&self) -> Vec<ModelStatus> {
@@ -270,15 +271,15 @@ impl Inference for FakeEngine {
 impl Operations for FakeEngine {
     async fn load(&self, model: ModelId) -> Result<(), Failure> {
         let registered = &self.0.models[model.get() as usize];
-        if registered.card.is_err() {
+        if registered.definition.is_err() {
             return Err(Failure::Rejected(Rejection::Broken));
         }
-        self.set_state(registered.name(), ModelState::Ready);
+        self.set_state(&registered.name, ModelState::Ready);
         Ok(())
     }
 
     async fn unload(&self, model: ModelId) -> Result<Released, Failure> {
-        self.set_state(self.0.models[model.get() as usize].name(), ModelState::NotLoaded);
+        self.set_state(&self.0.models[model.get() as usize].name, ModelState::NotLoaded);
         Ok(Released { released: Bytes::mib(3), free: Bytes::mib(500) })
     }
 
@@ -380,13 +381,13 @@ fn config(name: &str) -> ModelConfig {
 }
 
 fn status(model: &Registered) -> ModelStatus {
-    let (state, reason) = match &model.card {
+    let (state, reason) = match &model.definition {
         Ok(_) => (ModelState::Ready, None),
         Err(reason) => (ModelState::Broken, Some(reason.clone())),
     };
     ModelStatus {
         id: model.id,
-        name: model.name().to_owned(),
+        name: model.name.clone(),
         state,
         reason,
         pinned: false,
