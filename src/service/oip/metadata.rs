@@ -60,7 +60,7 @@ pub(crate) fn model(card: &ModelCard) -> ModelMetadataResponse {
         name: card.name.clone(),
         versions: vec![card.version.to_owned()],
         platform: PLATFORM.to_owned(),
-        inputs: inputs(card).iter().map(|name| tensor(name, "BYTES", vec![-1])).collect(),
+        inputs: inputs(card).iter().map(|name| tensor(name, "BYTES", vec![-1, 1])).collect(),
         outputs: outputs.map(|(name, _)| tensor(name, "FP32", vec![-1, i64::from(card.dimensions)])).collect(),
         properties: properties(card),
     }
@@ -95,7 +95,8 @@ pub(crate) fn config(card: &ModelCard, configuration: &Configuration, limits: &L
     let input = |name: &&str| ModelInput {
         name: (*name).to_owned(),
         data_type: DataType::TypeString.into(),
-        dims: Vec::new(),
+        // One text a row. perf_analyzer cannot drive an input without a dimension beside the batch's.
+        dims: vec![1],
         optional: false,
     };
     let output = |(name, _): &(&str, _)| ModelOutput {
