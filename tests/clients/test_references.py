@@ -5,6 +5,8 @@ import pytest
 
 from tensors import cosine, ids, infer, reference, texts
 
+# Some references are of texts that are longer than the model takes.
+TRUNCATE = {"truncate": "end"}
 COSINE = {"": 0.99999, "-int8": 0.995}
 
 
@@ -24,8 +26,7 @@ def assert_close(found, items, least, key="embedding"):
 def test_embeddings_of_texts(client, plimsoll, name, suffix):
     items = reference(name)["items"]
     values = [item["text"] for item in items]
-    parameters = {"truncate": "end"}
-    assert_close(infer(client, name + suffix, texts(values), "embedding", parameters=parameters), items, COSINE[suffix])
+    assert_close(infer(client, name + suffix, texts(values), "embedding", parameters=TRUNCATE), items, COSINE[suffix])
     request = plimsoll.messages.EmbedRequest(model=name + suffix, texts=values, truncate="TRUNCATE_END")
     assert_close([row.values for row in plimsoll.embed(request).embeddings], items, COSINE[suffix])
 
@@ -45,8 +46,10 @@ def test_labels(client, plimsoll, name, suffix):
     items = reference(name)["items"]
     values = [item["text"] for item in items]
     expected = [item["label"] for item in items]
-    assert_close(infer(client, name + suffix, texts(values), "logits"), items, COSINE[suffix], "logits")
-    answer = plimsoll.classify(plimsoll.messages.ClassifyRequest(model=name + suffix, texts=values))
+    found = infer(client, name + suffix, texts(values), "logits", parameters=TRUNCATE)
+    assert_close(found, items, COSINE[suffix], "logits")
+    request = plimsoll.messages.ClassifyRequest(model=name + suffix, texts=values, truncate="TRUNCATE_END")
+    answer = plimsoll.classify(request)
     assert [result.labels[0].name for result in answer.results] == expected
     if not suffix:
         for result, item in zip(answer.results, items):
@@ -61,12 +64,13 @@ def test_ranks(client, plimsoll, name, suffix):
     queries, documents = [item["query"] for item in items], [item["document"] for item in items]
     expected = np.array([item["score_sigmoid"] for item in items])
     tolerance = 1e-4 if not suffix else 0.05
-    scores = infer(client, name + suffix, [texts(queries), texts(documents, "TEXT_PAIR")], "scores").reshape(-1)
+    pairs = [texts(queries), texts(documents, "TEXT_PAIR")]
+    scores = infer(client, name + suffix, pairs, "scores", parameters=TRUNCATE).reshape(-1)
     assert np.abs(scores - expected).max() <= tolerance, (scores, expected)
     for query in dict.fromkeys(queries):
         asked = [index for index, found in enumerate(queries) if found == query]
         request = plimsoll.messages.RerankRequest(
-            model=name + suffix, query=query, texts=[documents[index] for index in asked]
+            model=name + suffix, query=query, texts=[documents[index] for index in asked], truncate="TRUNCATE_END"
         )
         ranks = plimsoll.rerank(request).ranks
         assert [rank.score for rank in ranks] == sorted((rank.score for rank in ranks), reverse=True)
