@@ -205,9 +205,10 @@ fn readings(config: &ServerConfig) -> Readings {
 
 /// The books of a device whose first reading this is.
 fn books(budget: MemoryBudget, safety: Bytes, readings: Readings, reading: &Reading) -> DeviceBooks {
+    // The budget is for models and their steps. The safety margin lies beside it, unless the budget is the whole device.
+    let capacity = (budget.of(reading.total, reading.free) + safety).min(reading.total);
     // On a CPU nothing is taken before the first model that would be inside the budget: the server's own memory is
     // outside it.
-    let capacity = budget.of(reading.total, reading.free);
     DeviceBooks { capacity, safety, fixed: Bytes::ZERO, granule: Slack::CPU.granule, readings }
 }
 

@@ -1,6 +1,7 @@
 //! The command line: one file for each subcommand.
 
 pub mod serve;
+pub mod demo;
 pub mod check;
 pub mod config;
 pub mod plan;
@@ -25,6 +26,8 @@ pub struct Cli {
 enum Command {
     /// Serve models over gRPC
     Serve(serve::ServeArgs),
+    /// Show what the server does, offline, with the built-in models
+    Demo(demo::DemoArgs),
     /// Check the configuration and the models' files without serving
     Check(check::CheckArgs),
     /// Print every setting in force and where it came from
@@ -47,6 +50,7 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Serve(args) => serve::run(args),
+            Command::Demo(args) => demo::run(args),
             Command::Check(args) => check::run(args),
             Command::Config(args) => config::run(args),
             Command::Plan(args) => plan::run(args),

@@ -205,6 +205,11 @@ impl Written for Models {
 pub struct LogFilter(String);
 
 impl LogFilter {
+    /// Warnings and errors only: for commands that print for people.
+    pub fn quiet() -> LogFilter {
+        LogFilter("warn".into())
+    }
+
     /// The text, known to be understood by `tracing_subscriber::EnvFilter`.
     pub fn as_str(&self) -> &str {
         &self.0

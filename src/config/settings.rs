@@ -122,9 +122,9 @@ settings! {
         /// Whether free memory is read before each step (live) or only once (off).
         readings: Readings = "live",
             "'off' ignores neighbours: steps run out of memory when they grow. For comparisons.";
-        /// How long workspace may lie idle before it is given back.
-        idle_decay: Micros = "30s",
-            "Higher: idle memory is kept from others. Lower: the first batch after a pause allocates again. A neighbour that runs short gets it at once in any case.";
+        /// How long workspace may lie idle: what no step needed for one to two times so long is given back.
+        idle_decay: Micros = "800ms",
+            "Higher: idle memory is kept from others. Lower: the first batch after a pause allocates again. When free memory runs low, idle workspace is given back at once in any case.";
     }
     "Scheduling" {
         /// How batches are sized: by the memory profile, or fixed:N rows.

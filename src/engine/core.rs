@@ -22,6 +22,7 @@ use crate::admission::Rejection;
 use crate::memory::{Budget, BudgetChange, DeviceBooks, Ledger, Reading, RowFacts, ShapeKind};
 use crate::model::TokenRow;
 use crate::scheduler::{Scheduler, Waiting};
+use crate::telemetry::logs::request_unanswered;
 use crate::telemetry::{DeviceBytes, ModelLevels, Outcome, QueueLevels, RequestTimes};
 use crate::units::{Bytes, Micros, ModelId, RequestId, Timestamp};
 
@@ -188,6 +189,8 @@ impl Core {
             Err(Rejection::Draining)
         } else if self.life(model).blueprint.is_none() {
             Err(Rejection::Broken)
+        } else if self.life(model).unloaded_by_hand && self.life(model).state == ModelState::NotLoaded {
+            Err(Rejection::NotLoaded)
         } else {
             self.scheduler.submit(now, waiting, &self.ledger)
         };
@@ -227,6 +230,7 @@ impl Core {
             Failure::Fault(fault) => Outcome::Faulted(fault),
         };
         self.rig.model_metrics(ended.model).request_finished(outcome, ended.rows);
+        request_unanswered(ended.model, self.name(ended.model), &outcome);
         self.shared.board.lock(ended.model).statistics.fail.add(now.since(ended.accepted_at));
     }
 

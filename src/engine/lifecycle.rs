@@ -22,6 +22,8 @@ pub(super) struct Lifecycle {
     pub(super) ready_at: Timestamp,
     /// What it held when it was last looked at.
     pub(super) resident: Bytes,
+    /// It was unloaded by a call and stays so until a call loads it: requests do not bring it back.
+    pub(super) unloaded_by_hand: bool,
     /// Whether its profile, as far as it is measured, has been written down.
     pub(super) profile_kept: bool,
 }
@@ -38,6 +40,7 @@ impl Lifecycle {
             load_began: Timestamp::START,
             ready_at: Timestamp::START,
             resident: Bytes::ZERO,
+            unloaded_by_hand: false,
             profile_kept: false,
         }
     }

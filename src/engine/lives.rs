@@ -54,6 +54,7 @@ impl Core {
     /// Loads a model for a caller.
     pub(super) fn load(&mut self, now: Timestamp, model: ModelId, reply: Reply<Result<(), Failure>>) {
         let life = self.life(model);
+        life.unloaded_by_hand = false;
         match life.state {
             ModelState::Ready => drop(reply.send(Ok(()))),
             ModelState::Broken if life.blueprint.is_none() => {
@@ -92,10 +93,14 @@ impl Core {
         let life = self.life(model);
         match life.state {
             ModelState::Ready => {
+                life.unloaded_by_hand = true;
                 life.unload_waiters.push(reply);
                 self.begin_drain(model);
             }
-            ModelState::Draining => life.unload_waiters.push(reply),
+            ModelState::Draining => {
+                life.unloaded_by_hand = true;
+                life.unload_waiters.push(reply);
+            }
             ModelState::NotLoaded | ModelState::Broken => {
                 drop(reply.send(Err(Failure::Rejected(Rejection::NotLoaded))));
             }
@@ -259,12 +264,13 @@ impl Core {
             self.name(model),
             gone.released
         );
+        let again = std::mem::take(&mut self.life(model).load_waiters);
+        // Before anybody is told, so that whoever is told finds it so.
+        self.go_down(now, model, ModelState::NotLoaded, None, Rejection::NotLoaded);
         let released = Released { released: gone.released, free: reading.free };
         for waiter in std::mem::take(&mut self.life(model).unload_waiters) {
             let _ = waiter.send(Ok(released));
         }
-        let again = std::mem::take(&mut self.life(model).load_waiters);
-        self.go_down(now, model, ModelState::NotLoaded, None, Rejection::NotLoaded);
         if !again.is_empty() {
             self.life(model).load_waiters = again;
             self.enqueue_load(now, model);

@@ -154,9 +154,6 @@ impl Core {
     }
 
     fn row_faulted(&mut self, now: Timestamp, member: &Member, fault: Fault) {
-        if let Some(suppressed) = crate::telemetry::logs::admit("fault", None) {
-            tracing::error!(suppressed, request = %member.request, "a row failed: {fault}");
-        }
         if matches!(fault, Fault::DeviceLost { .. }) && !self.poisoned {
             self.poisoned = true;
             self.publish_health();

@@ -22,16 +22,10 @@ impl Table {
     /// The lines.
     pub(super) fn render(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-<<<<<<< HEAD
-        let width =
-            |column: usize| self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-=======
         let cells = |column: usize| self.rows.iter().filter_map(move |row| row.get(column));
         let width = |column: usize| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
         let numbers = |column: usize| cells(column).skip(1).any(|cell| cell.starts_with(|c: char| c.is_ascii_digit()));
         let columns: Vec<(usize, bool)> = (0..columns).map(|column| (width(column), numbers(column))).collect();
->>>>>>> main
         let mut text = String::new();
         for row in &self.rows {
             let line: Vec<String> = row

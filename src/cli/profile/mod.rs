@@ -17,7 +17,7 @@ use self::check::Checked;
 use self::session::Session;
 use super::table;
 use crate::config::source::Cache;
-use crate::config::{Effective, Environment, ModelConfig, Repository, ServeOptions, ServerConfig};
+use crate::config::{Effective, Environment, ModelConfig, Place, Repository, ServeOptions, ServerConfig};
 use crate::device::cpu::set_compute_threads;
 use crate::device::profile_store::ProfileStore;
 use crate::memory::{Measured, Profile, Role};
@@ -99,7 +99,8 @@ pub fn run(args: ProfileArgs) -> anyhow::Result<ExitCode> {
 /// The model of this name and what its files say.
 fn find(name: &str, config: &ServerConfig, environment: &Environment) -> anyhow::Result<(ModelConfig, Blueprint)> {
     let argument = name.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
-    let entry = Repository::known(config)?.interpret(&argument, &config.cache_dir)?;
+    let place = Place::Flag(format!("profile {name}"));
+    let entry = Repository::known(config)?.interpret(&argument, &place, &config.cache_dir)?;
     let model = entry.config?;
     match server::blueprint(&model, &Cache::new(config, environment)) {
         Ok(blueprint) => Ok((model, blueprint)),

@@ -96,6 +96,7 @@ pub(crate) fn config(card: &ModelCard, configuration: &Configuration, limits: &L
     let input = |name: &&str| ModelInput {
         name: (*name).to_owned(),
         data_type: DataType::TypeString.into(),
+        // One text a row. perf_analyzer cannot drive an input without a dimension beside the batch's.
         dims: vec![1],
         optional: false,
     };
