@@ -55,7 +55,8 @@ impl<H: Hardware> StepRunner<'_, H> {
         let mut peak = Bytes::ZERO;
         // Parts go through from the first row to the last, so their results come in order.
         let mut rows: Vec<RowResult> = Vec::with_capacity(count);
-        let mut parts = vec![0..count];
+        let whole_batch: Range<usize> = 0..count;
+        let mut parts = Vec::from([whole_batch]);
         while let Some(part) = parts.pop() {
             // Peaks grow no faster than the rows but for a constant, so a part needs at least its share.
             let need = Need { predicted: whole.predicted.scale(part.len() as f64 / count as f64), ..whole };

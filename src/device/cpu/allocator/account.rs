@@ -133,8 +133,8 @@ fn positive(bytes: i64) -> Bytes {
 /// Opens an account for `owner`: one that nobody has, or one that a past owner left and whose blocks are all freed.
 /// `None` when every account is in use.
 pub(super) fn open(owner: Owner) -> Option<AccountId> {
-    for index in 2..COUNT {
-        let account = &TABLE[index];
+    // The first two are never given away.
+    for (index, account) in TABLE.iter().enumerate().skip(2) {
         let held = account.owner.load(Relaxed);
         if held != 0 && !(is_left_behind(held) && is_empty(account)) {
             continue;
