@@ -8,6 +8,7 @@ use super::error::{ConfigError, Problem};
 use super::settings::{SETTINGS, ServerConfig, SettingFlags};
 use super::sources::{Environment, File, Origin, Sources};
 use super::written::Written;
+use crate::units::Bytes;
 
 /// A setting's value in force and where it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -140,16 +141,9 @@ impl ServerConfig {
             );
         }
         if let MemoryBudget::Amount(super::Amount::Bytes(budget)) = self.memory_budget
-            && budget <= self.memory_safety
+            && budget == Bytes::ZERO
         {
-            refuse(
-                "memory_budget",
-                format!(
-                    "memory_budget {} leaves nothing above memory_safety {}",
-                    budget.show(),
-                    self.memory_safety.show()
-                ),
-            );
+            refuse("memory_budget", "memory_budget 0 B leaves nothing for models".to_owned());
         }
     }
 }
@@ -164,7 +158,6 @@ fn origin_of<'o>(name: &str, origins: &'o [Origin]) -> &'o Origin {
 mod tests {
     use super::*;
     use crate::config::{Batching, Models};
-    use crate::units::Bytes;
     use clap::{CommandFactory, Parser};
     use std::num::NonZeroU32;
     use std::path::Path;
@@ -285,7 +278,7 @@ mod tests {
         refused(&[], &[], "request_rows_max = 10000", &["F/server.toml:1:20", "above queue_rows_max 8192"]);
         refused(&["--message-bytes-max", "1GiB"], &[], "", &["above queue_bytes_max 256MiB"]);
         refused(&["--message-bytes-max", "5GiB", "--queue-bytes-max", "8GiB"], &[], "", &["below 4GiB"]);
-        refused(&["--memory-budget", "64MiB"], &[], "", &["leaves nothing above memory_safety 64MiB"]);
+        refused(&["--memory-budget", "0B"], &[], "", &["leaves nothing for models"]);
         assert!(load(&["--grpc-port", "0", "--metrics-port", "0"], &[], "").is_ok(), "two free ports differ");
     }
 

@@ -113,10 +113,10 @@ settings! {
             "A few KiB for each model; without a kept profile a model is measured again after each start.";
     }
     "Memory" {
-        /// Memory of the device that this server may use: bytes, a percentage of all, or 'auto' for 80 % of what is free at start.
+        /// Memory of the device for models and their steps: bytes, a percentage of all, or 'auto' for 80 % of what is free at start.
         memory_budget: MemoryBudget = "auto",
             "Higher: larger batches, less for neighbours. Lower: smaller batches, and models that no longer fit are refused.";
-        /// Memory that is never planned for, because readings of free memory are noisy.
+        /// Memory of the device that is kept free beside the budget, because readings of free memory are noisy.
         memory_safety: Bytes = "64MiB",
             "Higher: smaller batches. Lower: more steps that run short and are repeated in halves.";
         /// Whether free memory is read before each step (live) or only once (off).

@@ -13,9 +13,7 @@ use crate::engine::EngineHandle;
 use crate::service::proto::plimsoll::classify_client::ClassifyClient;
 use crate::service::proto::plimsoll::embed_client::EmbedClient;
 use crate::service::proto::plimsoll::rerank_client::RerankClient;
-use crate::service::proto::plimsoll::{
-    BatchReason, ClassifyRequest, EmbedRequest, Metadata, RerankRequest, StepFacts,
-};
+use crate::service::proto::plimsoll::{BatchReason, ClassifyRequest, EmbedRequest, Metadata, RerankRequest, StepFacts};
 use crate::units::Bytes;
 
 /// Rows that may wait for one model: fewer than the burst has for each.
@@ -87,7 +85,9 @@ fn write_steps(out: &mut impl Write, outcomes: &[Outcome], seconds: f64) -> anyh
     }
     let words: Vec<String> = reasons
         .iter()
-        .map(|(reason, (count, rows))| format!("{count} by {reason} (mean {:.0} rows)", f64::from(*rows) / *count as f64))
+        .map(|(reason, (count, rows))| {
+            format!("{count} by {reason} (mean {:.0} rows)", f64::from(*rows) / *count as f64)
+        })
         .collect();
     writeln!(out, "batches: {}", words.join(", "))?;
     let ratios = steps.values().map(|step| step.true_peak_bytes as f64 / step.predicted_peak_bytes.max(1) as f64);
@@ -103,7 +103,11 @@ fn write_steps(out: &mut impl Write, outcomes: &[Outcome], seconds: f64) -> anyh
     let answered = outcomes.iter().filter_map(|outcome| outcome.result.as_ref().ok());
     let tokens: u64 = answered.clone().map(|metadata| u64::from(metadata.tokens)).sum();
     let count = answered.count();
-    writeln!(out, "{count} calls and {tokens} tokens answered in {seconds:.1} s: {:.0} tokens/s", tokens as f64 / seconds)?;
+    writeln!(
+        out,
+        "{count} calls and {tokens} tokens answered in {seconds:.1} s: {:.0} tokens/s",
+        tokens as f64 / seconds
+    )?;
     Ok(())
 }
 

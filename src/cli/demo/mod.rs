@@ -12,8 +12,8 @@ use std::time::Instant;
 use anyhow::Context;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::config::{Environment, LogFilter, LogFormat, MemoryBudget, ServeOptions, ServerConfig, SettingFlags};
 use crate::config::{Amount, Effective};
+use crate::config::{Environment, LogFilter, LogFormat, MemoryBudget, ServeOptions, ServerConfig, SettingFlags};
 use crate::device::cpu::{set_compute_threads, usable_cores};
 use crate::engine::{EngineHandle, ModelState};
 use crate::server::Server;
@@ -73,6 +73,7 @@ fn options(args: &DemoArgs) -> anyhow::Result<ServeOptions> {
             memory_budget: Some(MemoryBudget::Amount(Amount::Bytes(args.memory_budget))),
             // A small queue, so that the burst meets its bound.
             queue_rows_max: Some(burst::QUEUE_ROWS),
+            request_rows_max: Some(burst::QUEUE_ROWS),
             log_format: Some(LogFormat::Auto),
             log_level: Some(LogFilter::quiet()),
             ..SettingFlags::default()
@@ -111,8 +112,7 @@ async fn show(
     Ok(())
 }
 
-const NEXT: &str = "\
-  plimsoll serve                                   serve these models on port 8001
+const NEXT: &str = "  plimsoll serve                                   serve these models on port 8001
   plimsoll serve --model ./my-model:int8           serve a Hugging Face folder, quantized
   plimsoll pull all-MiniLM-L6-v2                   fetch a larger embedder; `serve` then loads it on demand
   grpcurl -plaintext -d '{\"model\": \"tiny-embed\", \"texts\": [\"web server\"]}' \\
