@@ -17,4 +17,9 @@ pub mod device;
 pub mod engine;
 pub mod service;
 pub mod telemetry;
+pub mod server;
 pub mod cli;
+
+/// Every block of the process is charged to somebody: see [`device::cpu::allocator`].
+#[global_allocator]
+static ALLOCATOR: device::cpu::allocator::AccountedAllocator = device::cpu::allocator::AccountedAllocator;

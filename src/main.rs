@@ -3,17 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use plimsoll::cli::bench::{self, BenchArgs};
 
-#[derive(Parser)]
-#[command(name = "plimsoll", version)]
-enum Command {
-    /// Sends load to a server and judges the answers.
-    Bench(Box<BenchArgs>),
-}
-
-fn main() -> anyhow::Result<ExitCode> {
-    match Command::parse() {
-        Command::Bench(args) => bench::run(*args),
+fn main() -> ExitCode {
+    match plimsoll::cli::Cli::parse().run() {
+        Ok(code) => code,
+        Err(error) => {
+            // One sentence with its causes; a backtrace is for bugs, and those panic.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }

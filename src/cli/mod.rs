@@ -1,3 +1,62 @@
-//! One file for each subcommand.
+//! The command line: one file for each subcommand.
 
+pub mod serve;
+pub mod demo;
+pub mod check;
+pub mod config;
+pub mod plan;
+pub mod pull;
+pub mod profile;
 pub mod bench;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// An inference server that knows, in bytes, what every batch will cost before it runs it.
+#[derive(Debug, Parser)]
+#[command(name = "plimsoll", version, about, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve models over gRPC
+    Serve(serve::ServeArgs),
+    /// Show what the server does, offline, with the built-in models
+    Demo(demo::DemoArgs),
+    /// Check the configuration and the models' files without serving
+    Check(check::CheckArgs),
+    /// Print every setting in force and where it came from
+    Config(config::ConfigArgs),
+    /// Would these models fit? Prints the fit table; exit code 3 if not
+    Plan(plan::PlanArgs),
+    /// Measure a model's memory and time over all batch shapes
+    Profile(profile::ProfileArgs),
+    /// Fetch a model's files into the cache
+    Pull(pull::PullArgs),
+    /// Put a server under load and report what came of it
+    Bench(bench::BenchArgs),
+}
+
+impl Cli {
+    /// Runs the subcommand.
+    ///
+    /// # Errors
+    /// What ended it, as one chain of causes for people.
+    pub fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            Command::Serve(args) => serve::run(args),
+            Command::Demo(args) => demo::run(args),
+            Command::Check(args) => check::run(args),
+            Command::Config(args) => config::run(args),
+            Command::Plan(args) => plan::run(args),
+            Command::Profile(args) => profile::run(args),
+            Command::Pull(args) => pull::run(args),
+            Command::Bench(args) => bench::run(args),
+        }
+    }
+}

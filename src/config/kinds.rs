@@ -36,6 +36,8 @@ macro_rules! choice {
     };
 }
 
+pub(super) use choice;
+
 choice!(
     /// What a model is for.
     Task {

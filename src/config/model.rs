@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::written::Written;
 use super::{Dtype, LoadPolicy, Pooling, Task};
 use crate::units::{Bytes, Micros};
 
@@ -26,9 +27,9 @@ pub enum Source {
         package: String,
         /// Its exact version.
         version: String,
-        /// SHA-256 of the wheel, hexadecimal.
+        /// SHA-256 of the wheel, lower-case hexadecimal.
         sha256: String,
-        /// The folder inside the wheel.
+        /// The folder inside the wheel, with `/` between its parts.
         folder: String,
     },
 }
@@ -61,7 +62,7 @@ pub struct ModelConfig {
     pub task: Option<Task>,
     /// Where its files come from.
     pub source: Source,
-    /// SHA-256 (hexadecimal) by file name, relative to the source's folder; checked when the model is loaded.
+    /// SHA-256 (lower-case hexadecimal) by file name, relative to the source's folder; checked when the model is loaded.
     pub sha256: BTreeMap<String, String>,
     /// How matrices are held.
     pub dtype: Dtype,
@@ -89,8 +90,71 @@ pub struct ModelConfig {
     pub step_tokens_max: Option<u32>,
     /// When it is loaded.
     pub load: LoadPolicy,
-    /// The server is not ready without it.
+    /// The server is not ready without it. By default true where `load` is `startup`, false elsewhere.
     pub required: bool,
     /// Never evicted.
     pub pinned: bool,
+}
+
+impl ModelConfig {
+    /// A model about which nothing is said but its name and where it is. Every default of `model.toml` stands here.
+    pub fn new(name: impl Into<String>, source: Source) -> ModelConfig {
+        ModelConfig {
+            name: name.into(),
+            task: None,
+            source,
+            sha256: BTreeMap::new(),
+            // What the reference values of a model were computed in; f16 and int8 are chosen, not assumed.
+            dtype: Dtype::F32,
+            length_max: None,
+            pooling: None,
+            normalize: None,
+            prompts: BTreeMap::new(),
+            default_prompt: None,
+            // A guarantee takes memory from the others even while the model is not loaded.
+            guaranteed: Amount::Bytes(Bytes::ZERO),
+            limit: None,
+            share: 1.0,
+            target_latency: None,
+            // Batches grow because the device is busy; waiting for more on an idle device only adds latency.
+            max_linger: Micros::ZERO,
+            step_tokens_max: None,
+            load: LoadPolicy::Startup,
+            // See `load`: what is loaded at start is waited for.
+            required: true,
+            pinned: false,
+        }
+    }
+
+    /// The values by their key in `model.toml`, as text. What is `None` says in brackets where its value comes from.
+    pub fn texts(&self) -> Vec<(&'static str, String)> {
+        fn or<T: Written>(value: &Option<T>, otherwise: &str) -> String {
+            value.as_ref().map_or_else(|| otherwise.to_owned(), Written::show)
+        }
+        const FILES: &str = "(the model's files)";
+        let names = |map: &BTreeMap<String, String>| match map.is_empty() {
+            true => "(none)".to_owned(),
+            false => map.keys().cloned().collect::<Vec<_>>().join(", "),
+        };
+        vec![
+            ("source", self.source.to_string()),
+            ("sha256", names(&self.sha256)),
+            ("task", or(&self.task, FILES)),
+            ("dtype", self.dtype.show()),
+            ("length_max", or(&self.length_max, FILES)),
+            ("pooling", or(&self.pooling, FILES)),
+            ("normalize", or(&self.normalize, FILES)),
+            ("prompts", names(&self.prompts)),
+            ("default_prompt", or(&self.default_prompt, FILES)),
+            ("budget.guaranteed", self.guaranteed.show()),
+            ("budget.limit", or(&self.limit, "(the server's budget)")),
+            ("share", self.share.show()),
+            ("target_latency", or(&self.target_latency, "(none)")),
+            ("max_linger", self.max_linger.show()),
+            ("step_tokens_max", or(&self.step_tokens_max, "(the profile)")),
+            ("load", self.load.show()),
+            ("required", self.required.show()),
+            ("pinned", self.pinned.show()),
+        ]
+    }
 }

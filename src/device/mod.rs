@@ -1,1 +1,25 @@
 //! The rim to the hardware: allocator, readings, and the thread that owns every tensor.
+//!
+//! The engine sends [`Order`]s to an [`Executor`] and gets [`Report`]s. Behind it a [`DeviceThread`] runs models under
+//! scopes and leases on some [`Hardware`]: the [`cpu`] now, CUDA next, under the same types.
+
+mod order;
+mod report;
+mod executor;
+mod port;
+mod step;
+mod hardware;
+mod scope;
+pub mod statistics;
+pub mod cpu;
+pub mod profile_store;
+pub mod drill;
+#[cfg(test)]
+mod tests;
+
+pub use executor::{DeviceThread, Executor, Stopped};
+pub use hardware::{Hardware, Need, Resident, StepUse};
+pub use order::{Loader, Order, Run, Runs};
+pub use port::Device;
+pub use report::{Change, Loaded, Ran, Released, Report, RowFailure, Shortfall};
+pub use scope::{Kind, Owner};

@@ -1,7 +1,36 @@
 //! The driver: connects the services, the pure cores and the device's thread; owns responders and payloads.
+//!
+//! Callers hold an [`EngineHandle`]; everything they ask for goes through one inbox to one thread, which owns the
+//! scheduler, the ledger and every request that is not answered (`core`). Steps go out and come back in `steps`, models
+//! come and go in `lives`; the device, the stored profiles and the metrics are reached through `rig`.
 
-mod answer;
 mod submission;
+mod answer;
+mod control;
+mod handle;
+mod registry;
+mod status;
+mod health;
+mod memory_view;
+mod start;
+mod inbox;
+mod core;
+mod steps;
+mod lives;
+mod lifecycle;
+mod planning;
+mod errand;
+mod pending;
+mod rig;
+mod clock;
 
 pub use answer::{Answer, Failure, StepFacts};
+pub use control::{BudgetError, Released};
+pub use handle::EngineHandle;
+pub use health::{HealthView, Pulse};
+pub use memory_view::{MemorySnapshot, PlanError};
+pub use planning::fit_line;
+pub use registry::{Definition, Registered};
+pub use start::{Engine, EngineError, EngineSettings, Offer};
+pub use status::{ModelState, ModelStatus, Statistics, Tally};
 pub use submission::Submission;

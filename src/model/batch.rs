@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::memory::Shape;
+
 /// One tokenized row, special tokens included.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenRow {
@@ -19,6 +21,25 @@ pub enum Batch {
 }
 
 impl Batch {
+    /// Rows that make up a step of this shape, for measuring it. Their ids are in every vocabulary: neither memory nor
+    /// time depends on them.
+    ///
+    /// # Panics
+    /// For a generation step.
+    pub fn made_up(shape: Shape) -> Batch {
+        let row = |tokens: u32| Arc::new(TokenRow { ids: vec![1; tokens as usize], types: Vec::new() });
+        Batch::Tokens(match shape {
+            Shape::Padded { rows, length } => vec![row(length); rows as usize],
+            Shape::Ragged { tokens, longest } => {
+                let (whole, rest) = (tokens / longest.max(1), tokens % longest.max(1));
+                let mut rows = vec![row(longest); whole as usize];
+                rows.extend((rest > 0).then(|| row(rest)));
+                rows
+            }
+            Shape::Generate { .. } => unreachable!("no model here generates: {shape}"),
+        })
+    }
+
     /// Rows in the batch.
     pub fn rows(&self) -> usize {
         match self {
@@ -41,5 +62,24 @@ impl Output {
         match self {
             Output::Vectors(rows) => rows.len(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::RowFacts;
+
+    #[test]
+    fn made_up_rows_have_the_shape() {
+        let check = |shape: Shape| {
+            let Batch::Tokens(rows) = Batch::made_up(shape);
+            let facts = rows.iter().map(|row| RowFacts { tokens: row.ids.len() as u32 });
+            assert_eq!(shape.kind().of_rows(facts), shape);
+        };
+        check(Shape::Padded { rows: 1, length: 1 });
+        check(Shape::Padded { rows: 5, length: 33 });
+        check(Shape::Ragged { tokens: 7, longest: 7 });
+        check(Shape::Ragged { tokens: 100, longest: 33 });
     }
 }

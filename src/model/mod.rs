@@ -1,10 +1,28 @@
 //! Models: one forward pass at a time, on the device's own thread.
+//!
+//! [`ModelFiles`] finds a model's files, [`Blueprint`] reads and checks what they say and knows what a load will cost;
+//! its [`ModelCard`] tells the host what it needs to know, and its `load` gives the device's thread a [`Model`].
 
 mod fault;
+mod error;
 mod batch;
+mod files;
+mod embedded;
+mod card;
+mod sentence;
+mod blueprint;
+mod weights;
+mod layers;
+mod bert;
 
 pub use batch::{Batch, Output, TokenRow};
+pub use blueprint::Blueprint;
+pub use card::ModelCard;
+pub use embedded::embedded_names;
+pub use error::ModelError;
 pub use fault::Fault;
+pub use files::ModelFiles;
+pub use layers::Kernels;
 
 use crate::memory::Axes;
 

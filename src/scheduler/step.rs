@@ -32,7 +32,7 @@ impl Reason {
 }
 
 /// What a member does in a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Work {
     /// One whole row of the request, from its first token to its result.
     Row {

@@ -1,0 +1,73 @@
+//! `plimsoll serve`: serves models over gRPC until a signal ends it.
+
+use std::num::NonZeroUsize;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{Effective, Environment, ServeOptions, ServerConfig};
+use crate::device::cpu::set_compute_threads;
+use crate::server::{Ended, Server};
+use crate::telemetry::logs;
+
+/// Options of `serve`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ServeArgs {
+    /// What is served, and how.
+    #[command(flatten)]
+    pub options: ServeOptions,
+}
+
+/// Serves. Exits with 0 after a clean drain, with 2 if work was cut off, and with 3 if the device was lost.
+///
+/// # Errors
+/// Why it cannot start.
+pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+    let environment = Environment::of_process();
+    let Effective { config, .. } = ServerConfig::load(&args.options, &environment)?;
+    // Before any other thread is started.
+    let threads = NonZeroUsize::new(config.threads.count()).unwrap_or(NonZeroUsize::MIN);
+    set_compute_threads(threads)?;
+    logs::init(config.log_format, &config.log_level)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("server")
+        .enable_all()
+        .build()
+        .context("the server's threads cannot be started")?;
+    let ended = runtime.block_on(serve(config, &environment))?;
+    let code = match ended {
+        Ended { device_lost: true, .. } => 3,
+        Ended { drained, .. } if drained.unfinished_calls > 0 => 2,
+        Ended { .. } => 0,
+    };
+    Ok(ExitCode::from(code))
+}
+
+async fn serve(config: ServerConfig, environment: &Environment) -> anyhow::Result<Ended> {
+    // Installed before the ports open: a signal is never lost.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let server = Server::start(config, environment).await?;
+    tracing::info!(
+        grpc = %server.grpc,
+        metrics = %server.metrics,
+        "gRPC on {}, metrics and health on http://{}",
+        server.grpc,
+        server.metrics
+    );
+    let stop = async move {
+        let name = tokio::select! {
+            _ = terminate.recv() => "SIGTERM",
+            _ = interrupt.recv() => "SIGINT",
+        };
+        tracing::info!("{name}: draining");
+    };
+    let ended = server.run(stop).await?;
+    match ended.drained.unfinished_calls {
+        0 => tracing::info!("drained"),
+        cut_off => tracing::warn!(cut_off, "the drain's time is over: {cut_off} calls were cut off"),
+    }
+    Ok(ended)
+}

@@ -1,0 +1,279 @@
+//! The choices that the server's configuration offers.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use super::Amount;
+use super::kinds::choice;
+use super::written::{Form, Written, written_choice};
+use crate::units::Bytes;
+
+choice!(
+    /// The device that runs the models.
+    DeviceKind {
+        /// The processor and its memory.
+        Cpu = "cpu",
+    }
+);
+
+choice!(
+    /// Whether free memory is read again before each step.
+    Readings {
+        /// Before each step, so that batches follow what others on the machine take and give back.
+        Live = "live",
+        /// Once, at start: the control arm of a comparison.
+        Off = "off",
+    }
+);
+
+choice!(
+    /// The form of the log.
+    LogFormat {
+        /// For people on a terminal, JSON otherwise.
+        Auto = "auto",
+        /// Lines for people.
+        Pretty = "pretty",
+        /// One JSON object a line.
+        Json = "json",
+    }
+);
+
+written_choice!(DeviceKind, Readings, LogFormat);
+
+/// The memory of the device that this server may use for everything.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MemoryBudget {
+    /// [`MemoryBudget::AUTO_PERCENT`] of what is free at start.
+    Auto,
+    /// So many bytes, or a part of the device's whole memory.
+    Amount(Amount),
+}
+
+impl MemoryBudget {
+    /// What `auto` takes of the free memory; the rest is left to the page cache and to programs that start later.
+    pub const AUTO_PERCENT: f64 = 80.0;
+
+    /// The budget in bytes on a device with `total` bytes of which `free` are free at start.
+    pub fn of(self, total: Bytes, free: Bytes) -> Bytes {
+        match self {
+            MemoryBudget::Auto => free.scale(MemoryBudget::AUTO_PERCENT / 100.0),
+            MemoryBudget::Amount(amount) => amount.of(total),
+        }
+    }
+}
+
+impl Written for MemoryBudget {
+    const FORM: Form = Form::TextOrInteger;
+
+    fn allowed() -> String {
+        "\"auto\", a number of bytes, such as \"4GiB\", or a part of the device's memory, such as \"60%\"".into()
+    }
+
+    fn read(text: &str) -> Option<MemoryBudget> {
+        match text {
+            "auto" => Some(MemoryBudget::Auto),
+            amount => Amount::read(amount).map(MemoryBudget::Amount),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            MemoryBudget::Auto => "auto".into(),
+            MemoryBudget::Amount(amount) => amount.show(),
+        }
+    }
+}
+
+/// How the size of a batch is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batching {
+    /// By the memory profile, the readings and the deadlines.
+    Profile,
+    /// Always up to so many rows: the control arm of a comparison.
+    Fixed(NonZeroU32),
+}
+
+impl Written for Batching {
+    const FORM: Form = Form::Text;
+
+    fn allowed() -> String {
+        "\"profile\" or \"fixed:N\" with N rows, such as \"fixed:32\"".into()
+    }
+
+    fn read(text: &str) -> Option<Batching> {
+        match text {
+            "profile" => Some(Batching::Profile),
+            other => other.strip_prefix("fixed:")?.parse().ok().map(Batching::Fixed),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Batching::Profile => "profile".into(),
+            Batching::Fixed(rows) => format!("fixed:{rows}"),
+        }
+    }
+}
+
+/// How many threads compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// One for each processor that this process may use.
+    Auto,
+    /// So many.
+    Count(NonZeroU32),
+}
+
+impl Threads {
+    /// The number of threads on this machine.
+    pub fn count(self) -> usize {
+        match self {
+            Threads::Auto => std::thread::available_parallelism().map_or(1, usize::from),
+            Threads::Count(count) => count.get() as usize,
+        }
+    }
+}
+
+impl Written for Threads {
+    const FORM: Form = Form::TextOrInteger;
+
+    fn allowed() -> String {
+        "\"auto\" or a number of threads of at least 1".into()
+    }
+
+    fn read(text: &str) -> Option<Threads> {
+        match text {
+            "auto" => Some(Threads::Auto),
+            count => count.parse().ok().map(Threads::Count),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Threads::Auto => "auto".into(),
+            Threads::Count(count) => count.to_string(),
+        }
+    }
+}
+
+/// Where the configured models are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Models {
+    /// The embedded repository, unless `--model` says what to serve.
+    Auto,
+    /// The repository that is built into the program.
+    Embedded,
+    /// A folder with a folder for each model.
+    Folder(PathBuf),
+}
+
+impl Written for Models {
+    const FORM: Form = Form::Text;
+
+    fn allowed() -> String {
+        "a folder, \"embedded\" or \"auto\"".into()
+    }
+
+    fn read(text: &str) -> Option<Models> {
+        match text {
+            "" => None,
+            "auto" => Some(Models::Auto),
+            "embedded" => Some(Models::Embedded),
+            path => Some(Models::Folder(path.into())),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Models::Auto => "auto".into(),
+            Models::Embedded => "embedded".into(),
+            Models::Folder(path) => path.display().to_string(),
+        }
+    }
+
+    fn relative_to(self, folder: &Path) -> Models {
+        match self {
+            Models::Folder(path) => Models::Folder(folder.join(path)),
+            other => other,
+        }
+    }
+}
+
+/// What is logged: a level, or levels by module, in the syntax of `tracing`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFilter(String);
+
+impl LogFilter {
+    /// Warnings and errors only: for commands that print for people.
+    pub fn quiet() -> LogFilter {
+        LogFilter("warn".into())
+    }
+
+    /// The text, known to be understood by `tracing_subscriber::EnvFilter`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Written for LogFilter {
+    const FORM: Form = Form::Text;
+
+    fn allowed() -> String {
+        "error, warn, info, debug or trace, or a level for each module, such as \"info,plimsoll::scheduler=debug\""
+            .into()
+    }
+
+    fn read(text: &str) -> Option<LogFilter> {
+        // The filter takes any single word for the name of a target and would then log next to nothing.
+        let level = text.split(',').any(|part| part.parse::<tracing::Level>().is_ok() || part == "off");
+        let directives = text.contains('=');
+        ((level || directives) && tracing_subscriber::EnvFilter::try_new(text).is_ok()).then(|| LogFilter(text.into()))
+    }
+
+    fn show(&self) -> String {
+        self.0.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_survive_being_shown() {
+        fn check<T: Written + PartialEq + std::fmt::Debug>(text: &str) {
+            let value = T::read(text);
+            assert!(value.is_some(), "{text}");
+            assert_eq!(value.as_ref().and_then(|value| T::read(&value.show())), value, "{text}");
+        }
+        check::<MemoryBudget>("auto");
+        check::<MemoryBudget>("60%");
+        check::<MemoryBudget>("4GiB");
+        check::<Batching>("profile");
+        check::<Batching>("fixed:32");
+        check::<Threads>("auto");
+        check::<Threads>("2");
+        check::<Models>("auto");
+        check::<Models>("some/folder");
+        check::<LogFilter>("info,plimsoll::scheduler=debug");
+    }
+
+    #[test]
+    fn what_is_not_a_choice_is_refused() {
+        assert_eq!(Batching::read("fixed:0"), None);
+        assert_eq!(Batching::read("fixed"), None);
+        assert_eq!(Threads::read("0"), None);
+        assert_eq!(Models::read(""), None);
+        assert_eq!(LogFilter::read("loud"), None);
+        assert_eq!(MemoryBudget::read("-1"), None);
+    }
+
+    #[test]
+    fn budgets_count_from_the_right_whole() {
+        let of = |text: &str| MemoryBudget::read(text).expect("valid").of(Bytes::gib(10), Bytes::gib(5));
+        assert_eq!(of("auto"), Bytes::gib(4));
+        assert_eq!(of("50%"), Bytes::gib(5));
+        assert_eq!(of("1GiB"), Bytes::gib(1));
+    }
+}

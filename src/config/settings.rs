@@ -1,0 +1,176 @@
+//! The table of settings: each with its type, its default and what changing it costs. Flags, environment variables,
+//! the keys of `server.toml`, `plimsoll config` and the reference all come from it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::argument::ModelArgument;
+use super::choices::{Batching, DeviceKind, LogFilter, LogFormat, MemoryBudget, Models, Readings, Threads};
+use super::sources::Sources;
+use super::written::{self, Written};
+use crate::units::{Bytes, Micros};
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its key in `server.toml`; `--kebab-case` is its flag, `PLIMSOLL_UPPER_SNAKE` its environment variable.
+    pub name: &'static str,
+    /// The heading under which it is listed.
+    pub group: &'static str,
+    /// What it is.
+    pub doc: &'static str,
+    /// What raising and lowering it costs.
+    pub cost: &'static str,
+    /// Its default, as it would be written.
+    pub default: &'static str,
+}
+
+macro_rules! settings {
+    ($($group:literal { $($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:literal, $cost:literal;)+ })+) => {
+        /// The typed, validated configuration of the server.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct ServerConfig {
+            $($($(#[doc = $doc])+ pub $name: $type,)+)+
+            /// Models named one by one, served beside those of the repository.
+            pub model: Vec<ModelArgument>,
+        }
+
+        /// Every setting, in the order of the documentation.
+        pub const SETTINGS: &[Setting] = &[$($(Setting {
+            name: stringify!($name),
+            group: $group,
+            doc: concat!($($doc),+).trim_ascii(),
+            cost: $cost,
+            default: $default,
+        },)+)+];
+
+        /// The settings as flags.
+        #[derive(clap::Args, Clone, Debug, Default)]
+        pub struct SettingFlags {
+            $($(
+                $(#[doc = $doc])+
+                #[arg(
+                    long,
+                    value_name = "VALUE",
+                    help_heading = $group,
+                    help = concat!($($doc),+, " [default: ", $default, "]").trim_ascii(),
+                    long_help = concat!($($doc),+, " [default: ", $default, "]\n", $cost).trim_ascii(),
+                    value_parser = written::read::<$type>,
+                )]
+                pub $name: Option<$type>,
+            )+)+
+        }
+
+        impl ServerConfig {
+            /// The values of all sources, those of the file, the environment and `flags`.
+            pub(super) fn from_sources(sources: &mut Sources<'_>, flags: &SettingFlags, model: Vec<ModelArgument>) -> ServerConfig {
+                let mut lines = SETTINGS.iter();
+                let mut line = || lines.next().expect("the table has a line for each field, in the same order");
+                ServerConfig {
+                    $($($name: sources.pick::<$type>(line(), flags.$name.clone()),)+)+
+                    model,
+                }
+            }
+
+            /// The values as text, in the order of [`SETTINGS`].
+            pub(super) fn texts(&self) -> Vec<String> {
+                vec![$($(self.$name.show(),)+)+]
+            }
+        }
+    };
+}
+
+settings! {
+    "Network" {
+        /// Address on which the server listens.
+        address: IpAddr = "127.0.0.1",
+            "0.0.0.0 lets other machines in: only behind something that decides who may.";
+        /// Port of the gRPC services; 0 takes any free port.
+        grpc_port: u16 = "8001",
+            "Clients of other inference servers expect 8001.";
+        /// Port of metrics and health over HTTP; 0 takes any free port.
+        metrics_port: u16 = "8002",
+            "Scrapers of other inference servers expect 8002.";
+        /// How long accepted work may take to finish after a signal to stop.
+        drain_timeout: Micros = "30s",
+            "Higher: slow stops. Lower: long queues are cut off, their requests answered UNAVAILABLE.";
+    }
+    "Models" {
+        /// Folder of the model repository, one folder with a model.toml for each model; 'embedded' for the built-in one; 'auto': embedded, unless --model says what to serve.
+        models: Models = "auto",
+            "Costs nothing until its models are loaded.";
+        /// How long requests wait for a model that is being loaded.
+        load_timeout: Micros = "1m",
+            "Higher: requests hold their place in the queue longer. Lower: the first requests for a large model get UNAVAILABLE and must come again.";
+        /// How long a model stays loaded at least before another may evict it.
+        minimum_residency: Micros = "30s",
+            "Higher: another model waits longer for its memory. Lower: two models that do not fit together evict each other all the time.";
+        /// Folder of what `plimsoll pull` fetches; Hugging Face repositories go to HF_HOME where that is set.
+        cache_dir: PathBuf = "~/.cache/plimsoll",
+            "Needs room for the weights.";
+        /// Folder of the measured memory profiles.
+        profile_dir: PathBuf = "CACHE_DIR/profiles",
+            "A few KiB for each model; without a kept profile a model is measured again after each start.";
+    }
+    "Memory" {
+        /// Memory of the device for models and their steps: bytes, a percentage of all, or 'auto' for 80 % of what is free at start.
+        memory_budget: MemoryBudget = "auto",
+            "Higher: larger batches, less for neighbours. Lower: smaller batches, and models that no longer fit are refused.";
+        /// Memory of the device that is kept free beside the budget, because readings of free memory are noisy.
+        memory_safety: Bytes = "64MiB",
+            "Higher: smaller batches. Lower: more steps that run short and are repeated in halves.";
+        /// Whether free memory is read before each step (live) or only once (off).
+        readings: Readings = "live",
+            "'off' ignores neighbours: steps run out of memory when they grow. For comparisons.";
+        /// How long workspace may lie idle: what no step needed for one to two times so long is given back.
+        idle_decay: Micros = "800ms",
+            "Higher: idle memory is kept from others. Lower: the first batch after a pause allocates again. When free memory runs low, idle workspace is given back at once in any case.";
+    }
+    "Scheduling" {
+        /// How batches are sized: by the memory profile, or fixed:N rows.
+        batching: Batching = "profile",
+            "fixed:N ignores memory and latency. For comparisons.";
+        /// How many steps of its model may overtake a waiting request.
+        overtaking_max: u32 = "16",
+            "Higher: better filled batches, a longer worst wait. Lower: closer to first come, first served, more padding.";
+        /// Part of the device's time for measuring profiles while requests wait.
+        survey_share: f64 = "0.05",
+            "Higher: a new model reaches its best batch size sooner, requests meanwhile are slower. Lower: the reverse. Idle time is used in any case.";
+    }
+    "Limits" {
+        /// Rows in one request; more are refused with INVALID_ARGUMENT.
+        request_rows_max: u32 = "1024",
+            "Higher: one client holds the queue longer and more host memory. Lower: clients must split.";
+        /// Rows waiting for one model; more are refused with RESOURCE_EXHAUSTED.
+        queue_rows_max: u32 = "8192",
+            "Higher: longer waits before clients are told, more host memory. Lower: bursts are refused sooner.";
+        /// Tokens waiting for one model; more are refused with RESOURCE_EXHAUSTED.
+        queue_tokens_max: u64 = "4000000",
+            "Higher: longer waits before clients are told, 4 bytes of host memory a token. Lower: bursts of long texts are refused sooner.";
+        /// Host memory of the requests waiting for one model; more are refused with RESOURCE_EXHAUSTED.
+        queue_bytes_max: Bytes = "256MiB",
+            "Higher: more host memory under load. Lower: bursts of large requests are refused sooner.";
+        /// Size of one message, both ways; larger ones are refused with OUT_OF_RANGE.
+        message_bytes_max: Bytes = "64MiB",
+            "Higher: each connection may make the server hold so much at once. Lower: large batches must be split.";
+        /// Calls at a time on one connection; more wait in the client.
+        streams_max: u32 = "1000",
+            "Higher: more host memory for each connection. Lower: busy clients need several connections.";
+    }
+    "Device" {
+        /// Device that runs the models.
+        device: DeviceKind = "cpu",
+            "The CPU runs everywhere.";
+        /// Threads that compute; 'auto' for one for each processor this process may use.
+        threads: Threads = "auto",
+            "More than there are free processors: each operation waits for its slowest thread. Fewer: slower steps, room for others.";
+    }
+    "Log" {
+        /// Form of the log: 'auto' is pretty on a terminal and JSON otherwise.
+        log_format: LogFormat = "auto",
+            "JSON is for machines.";
+        /// What is logged: a level, or levels by module.
+        log_level: LogFilter = "info",
+            "debug and trace write several lines for each request.";
+    }
+}

@@ -1,0 +1,108 @@
+//! How many threads compute, and telling the libraries before they start any.
+
+use std::num::NonZeroUsize;
+use std::thread;
+
+use super::allocator::mark_compute_thread;
+
+/// Why the number of threads cannot be set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ThreadsError {
+    /// The libraries take it from the environment, which may be changed only while there is one thread.
+    #[error("the number of compute threads must be set before any thread is started; {running} are running")]
+    TooLate {
+        /// Threads of the process.
+        running: usize,
+    },
+}
+
+/// Tries of a waiting thread of candle's pool before it goes to sleep; candle's own value is 25,000, about 100 us on a
+/// core of its own. Between two steps the core is the server's: 2,000 still bridges the gaps between the matrix
+/// products of one step, which is where sleeping would cost a wake-up.
+const SPIN_LIMIT: &str = "2000";
+
+/// Compute threads for a machine of `cores`: all but one, which is the server's, from four cores on; on fewer a whole
+/// core is too large a part to leave idle, and the server takes its turns.
+///
+/// More threads than free cores are far worse than fewer: candle's quantized products wait for the slowest thread.
+pub fn default_compute_threads(cores: NonZeroUsize) -> NonZeroUsize {
+    match cores.get() {
+        few @ 1..4 => NonZeroUsize::new(few),
+        many => NonZeroUsize::new(many - 1),
+    }
+    .unwrap_or(NonZeroUsize::MIN)
+}
+
+/// Cores that this process may use: affinity and the control group's quota are taken into account.
+pub fn usable_cores() -> NonZeroUsize {
+    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+/// Tells rayon and candle to compute with `threads` threads. Call it first in `main`: they read it once, at their first
+/// use, from the environment. A value that the user has set for candle's spinning stays.
+///
+/// # Errors
+/// If the process has started a thread.
+pub fn set_compute_threads(threads: NonZeroUsize) -> Result<(), ThreadsError> {
+    let running = running_threads();
+    if running != 1 {
+        return Err(ThreadsError::TooLate { running });
+    }
+    let count = threads.to_string();
+    // SAFETY: this is the only thread, as counted above, so nobody else reads or writes the environment.
+    unsafe {
+        std::env::set_var("RAYON_NUM_THREADS", &count);
+        std::env::set_var("CANDLE_NUM_THREADS", &count);
+        if std::env::var_os("CANDLE_BARRIER_POOL_SPIN_LIMIT").is_none() {
+            std::env::set_var("CANDLE_BARRIER_POOL_SPIN_LIMIT", SPIN_LIMIT);
+        }
+    }
+    Ok(())
+}
+
+/// Threads that compute, as the libraries see it.
+pub fn compute_threads() -> usize {
+    candle_core::utils::get_num_threads()
+}
+
+fn running_threads() -> usize {
+    // Without /proc the number cannot be known; "two" makes the caller refuse.
+    std::fs::read_dir("/proc/self/task").map_or(2, Iterator::count)
+}
+
+/// Starts the threads of both pools and marks them as computing for the device. The calling thread takes part in
+/// candle's pool and stays what it is.
+pub(super) fn mark_compute_threads() {
+    rayon::broadcast(|_| mark_compute_thread());
+    let pool = candle_core::utils::barrier_pool();
+    let workers = pool.n_workers();
+    pool.execute(|thread| {
+        if thread < workers {
+            mark_compute_thread();
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_core_is_left_to_the_server_where_there_are_enough() {
+        let check = |cores, threads| {
+            let cores = NonZeroUsize::new(cores).unwrap();
+            assert_eq!(default_compute_threads(cores).get(), threads);
+        };
+        check(1, 1);
+        check(2, 2);
+        check(3, 3);
+        check(4, 3);
+        check(64, 63);
+    }
+
+    #[test]
+    fn a_process_with_threads_is_refused() {
+        let running = thread::spawn(|| set_compute_threads(NonZeroUsize::MIN)).join().unwrap();
+        assert!(matches!(running, Err(ThreadsError::TooLate { running: 2.. })));
+    }
+}

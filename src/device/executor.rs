@@ -1,0 +1,188 @@
+//! The device's thread: it owns the device, every model on it and every tensor.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use super::statistics::{Event, Statistics};
+use super::step::StepRunner;
+use super::{Change, Hardware, Loaded, Loader, Order, Released, Report};
+use crate::model::{Fault, Model};
+use crate::units::{Bytes, Micros, ModelId};
+
+/// Where orders go. The engine holds one; in tests it may be anything that answers with reports.
+pub trait Executor: Send {
+    /// Queues an order. The queue is not bounded here: the engine has at most one step in flight, and a load or an
+    /// unload for each model.
+    ///
+    /// # Errors
+    /// [`Stopped`] once the thread has ended: no report will come.
+    fn send(&self, order: Order) -> Result<(), Stopped>;
+}
+
+/// The device's thread has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the device's thread has ended")]
+pub struct Stopped;
+
+/// A running device thread. Dropping it stops the thread after the orders before it and waits for its end.
+pub struct DeviceThread {
+    orders: mpsc::Sender<Order>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl DeviceThread {
+    /// Starts a thread named `name` that builds its device with `hardware` and answers through `reports`, which is
+    /// called on the thread and should only hand the report on.
+    ///
+    /// # Errors
+    /// If no thread can be started.
+    pub fn start<H: Hardware>(
+        name: &str,
+        hardware: impl FnOnce() -> H + Send + 'static,
+        statistics: Statistics,
+        reports: impl FnMut(Report) + Send + 'static,
+    ) -> io::Result<DeviceThread> {
+        let (orders, queue) = mpsc::channel();
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let mut owner = Owner { hardware: hardware(), models: BTreeMap::new(), statistics, reports };
+            // Also ends when every sender is gone.
+            while let Ok(order) = queue.recv() {
+                if let Next::Stop = owner.carry_out(order) {
+                    break;
+                }
+            }
+        })?;
+        Ok(DeviceThread { orders, thread: Some(thread) })
+    }
+}
+
+impl Executor for DeviceThread {
+    fn send(&self, order: Order) -> Result<(), Stopped> {
+        self.orders.send(order).map_err(|_| Stopped)
+    }
+}
+
+impl Drop for DeviceThread {
+    fn drop(&mut self) {
+        // An error means that the thread has ended already.
+        let _ = self.orders.send(Order::Stop);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the device's thread had panicked");
+        }
+    }
+}
+
+enum Next {
+    Order,
+    Stop,
+}
+
+/// A model on the device. Fields drop in this order: the tensors before the account that they are charged to.
+pub(super) struct Tenant<A> {
+    pub(super) model: Box<dyn Model>,
+    pub(super) account: A,
+}
+
+/// Everything that lives on the thread.
+struct Owner<H: Hardware, R> {
+    hardware: H,
+    models: BTreeMap<ModelId, Tenant<H::Account>>,
+    statistics: Statistics,
+    reports: R,
+}
+
+impl<H: Hardware, R: FnMut(Report)> Owner<H, R> {
+    fn carry_out(&mut self, order: Order) -> Next {
+        match order {
+            Order::Load { model, loader } => {
+                let result = self.load(model, loader);
+                (self.reports)(Report::Loaded { model, result });
+            }
+            Order::Run(run) => {
+                let mut runner =
+                    StepRunner { hardware: &mut self.hardware, models: &mut self.models, statistics: &self.statistics };
+                let (ran, evicted) = runner.run(run);
+                evicted.into_iter().for_each(|gone| (self.reports)(Report::Evicted(gone)));
+                (self.reports)(Report::Ran(ran));
+            }
+            Order::Unload { model } => {
+                let gone = unload(&mut self.hardware, &mut self.models, &self.statistics, model);
+                (self.reports)(Report::Unloaded(gone));
+            }
+            Order::Trim { keep } => {
+                let released = self.hardware.trim(keep);
+                if released > Bytes::ZERO {
+                    self.statistics.record(Event::Trimmed { released_bytes: released.get() });
+                }
+                (self.reports)(Report::Trimmed { released });
+            }
+            Order::Stop => return Next::Stop,
+        }
+        Next::Order
+    }
+
+    fn load(&mut self, model: ModelId, loader: Box<dyn Loader>) -> Result<Loaded, Fault> {
+        assert!(!self.models.contains_key(&model), "the engine loads a model once");
+        let started = Instant::now();
+        let result = self.hardware.load(model, |device| {
+            // A model that is given up half made is dropped here, still inside its account.
+            panic::catch_unwind(AssertUnwindSafe(|| loader.load(device).map_err(|error| error.to_string())))
+        });
+        let time = Micros::from(started.elapsed());
+        let fault = match result {
+            Ok((Ok(Ok(loaded)), account)) => {
+                let resident = self.hardware.resident(&account);
+                let axes = loaded.axes();
+                self.models.insert(model, Tenant { model: loaded, account });
+                self.statistics.loaded(model, resident, time);
+                return Ok(Loaded { resident: resident.total(), peak: resident.weights_peak, time, axes });
+            }
+            Ok((Ok(Err(message)), _)) => Fault::Model { message },
+            Ok((Err(payload), _)) => {
+                self.hardware.check().err().unwrap_or(Fault::Panicked { message: panic_text(&*payload) })
+            }
+            Err(fault) => fault,
+        };
+        self.hardware.settle();
+        self.statistics.record(Event::LoadFailed { model: model.get(), reason: fault.to_string() });
+        Err(fault)
+    }
+}
+
+/// Drops a model, if it is loaded, and returns its memory.
+pub(super) fn unload<H: Hardware>(
+    hardware: &mut H,
+    models: &mut BTreeMap<ModelId, Tenant<H::Account>>,
+    statistics: &Statistics,
+    model: ModelId,
+) -> Released {
+    let Some(tenant) = models.remove(&model) else {
+        return Released { model, released: Bytes::ZERO, left: Bytes::ZERO, free: None };
+    };
+    let free_before = hardware.free();
+    let before = hardware.resident(&tenant.account);
+    let Tenant { model: tensors, account } = tenant;
+    if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| drop(tensors))) {
+        tracing::error!(model = model.get(), "dropping the model panicked: {}", panic_text(&*payload));
+    }
+    let after = hardware.resident(&account);
+    drop(account);
+    hardware.settle();
+    let free = free_before.zip(hardware.free()).map(|(before, after)| Change { before, after });
+    let gone = Released { model, released: before.total().saturating_sub(after.total()), left: after.total(), free };
+    statistics.unloaded(&gone);
+    gone
+}
+
+/// The text of a panic.
+pub(super) fn panic_text(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text").to_owned()
+}

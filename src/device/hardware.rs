@@ -1,0 +1,99 @@
+//! What the device's thread needs of a device. The CPU implements it; CUDA does next.
+
+use super::Shortfall;
+use crate::model::Fault;
+use crate::units::{Bytes, ModelId};
+
+/// A device as its thread sees it: tensors, scopes and memory. Everything is called on that one thread.
+///
+/// A port: implemented by [`super::cpu::Cpu`], and wrapped by [`super::drill::Squeezed`] in tests.
+pub trait Hardware {
+    /// The account of a loaded model. Dropping it ends the account; drop the model first.
+    type Account;
+
+    /// Where tensors are made.
+    fn tensors(&self) -> &candle_core::Device;
+
+    /// Runs `body` (a load) with everything that it allocates charged to `model`.
+    ///
+    /// # Errors
+    /// If the device can keep the books of no more models.
+    fn load<R>(
+        &mut self,
+        model: ModelId,
+        body: impl FnOnce(&candle_core::Device) -> R,
+    ) -> Result<(R, Self::Account), Fault>;
+
+    /// Bytes of the account: alive now, and the most at once.
+    fn resident(&self, account: &Self::Account) -> Resident;
+
+    /// Runs `body` (one forward pass) with everything that it allocates charged to the step.
+    ///
+    /// # Errors
+    /// If the device cannot give the step its memory: found before it starts where the device can tell, or by an
+    /// allocation that failed inside, in which case what `body` returned is dropped.
+    fn step<R: Clone>(
+        &mut self,
+        model: ModelId,
+        need: Need,
+        body: impl FnOnce() -> R,
+    ) -> Result<(R, StepUse), Shortfall>;
+
+    /// Waits for the device, then returns cached workspace to the system until `keep` bytes are cached. Returns the
+    /// bytes returned.
+    fn trim(&mut self, keep: Bytes) -> Bytes;
+
+    /// Returns whatever a dropped model has left free in heaps and pools.
+    fn settle(&mut self);
+
+    /// What the system says is free; `None` where it says nothing.
+    fn free(&mut self) -> Option<Bytes>;
+
+    /// Whether the device still works. Asked after a panic.
+    ///
+    /// # Errors
+    /// [`Fault::DeviceLost`] if it does not.
+    fn check(&mut self) -> Result<(), Fault>;
+}
+
+/// What a step asks of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Peak workspace that it is predicted to need.
+    pub predicted: Bytes,
+    /// Peak workspace that it may have.
+    pub ceiling: Bytes,
+}
+
+/// What a step used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StepUse {
+    /// Most workspace alive at once.
+    pub peak: Bytes,
+    /// Bytes still alive at its end: charged to the model as library memory from now on.
+    pub left: Bytes,
+    /// Blocks that it allocated.
+    pub allocated: u64,
+    /// Blocks that it freed.
+    pub freed: u64,
+    /// Whether the peak was above the ceiling.
+    pub overrun: bool,
+}
+
+/// What a model holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resident {
+    /// Weights alive now.
+    pub weights: Bytes,
+    /// Most of them alive at once, which is during loading.
+    pub weights_peak: Bytes,
+    /// What its steps have left behind.
+    pub library: Bytes,
+}
+
+impl Resident {
+    /// All that the model holds between steps.
+    pub fn total(&self) -> Bytes {
+        self.weights + self.library
+    }
+}

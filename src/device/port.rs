@@ -1,0 +1,26 @@
+//! A device as the engine sees it: something that carries out orders and says how much memory there is.
+
+use std::io;
+
+use super::Executor;
+use super::profile_store::ProfileFacts;
+use crate::memory::{Reading, Slack};
+use crate::units::Timestamp;
+
+/// One device. Dropping it unloads every model and ends its thread.
+pub trait Device: Executor {
+    /// What people call it.
+    fn name(&self) -> String;
+
+    /// What is free now.
+    ///
+    /// # Errors
+    /// If the device no longer says how much memory it has.
+    fn reading(&self, now: Timestamp) -> io::Result<Reading>;
+
+    /// What is added to the predictions of its profiles.
+    fn slack(&self) -> Slack;
+
+    /// Everything that a stored profile of a model depends on.
+    fn profile_facts(&self, content: String, dtype: &str, length_max: u32) -> ProfileFacts;
+}

@@ -1,0 +1,9 @@
+//! What a device has done and what it holds, for people and for metrics.
+
+mod events;
+mod snapshot;
+mod tally;
+
+pub use events::{Event, PastEvent};
+pub use snapshot::{DeviceSnapshot, ModelUse, Use, WorkspaceUse};
+pub use tally::{Counters, Statistics};

@@ -1,0 +1,187 @@
+//! Running one step: attempts, the ladder between them, and a result for every row.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::panic::{self, AssertUnwindSafe};
+use std::time::Instant;
+
+use super::executor::{Tenant, panic_text, unload};
+use super::statistics::Statistics;
+use super::{Hardware, Need, Ran, Released, RowFailure, Run, Runs, Shortfall, StepUse};
+use crate::memory::{Evictable, Ladder, Observed, Outcome, Rung};
+use crate::model::{Batch, Fault, Model, Output};
+use crate::units::{Bytes, Micros, ModelId};
+
+type RowResult = Result<Vec<f32>, RowFailure>;
+
+/// What a step runs on, borrowed from the device's thread for its duration.
+pub(super) struct StepRunner<'a, H: Hardware> {
+    pub(super) hardware: &'a mut H,
+    pub(super) models: &'a mut BTreeMap<ModelId, Tenant<H::Account>>,
+    pub(super) statistics: &'a Statistics,
+}
+
+/// What became of the whole step.
+struct Summary {
+    rows: Vec<RowResult>,
+    observed: Observed,
+    evicted: Vec<Released>,
+}
+
+impl<H: Hardware> StepRunner<'_, H> {
+    /// Runs a step. Never fails: what goes wrong is the result of the rows that it concerns.
+    pub(super) fn run(&mut self, run: Run) -> (Ran, Vec<Released>) {
+        let started = Instant::now();
+        let Run { step, model, batch, predicted, ceiling, runs, evictable } = run;
+        let need = Need { predicted, ceiling };
+        let Summary { rows, observed, evicted } = match runs {
+            Runs::Serve => self.serve(model, batch, need, evictable),
+            Runs::Measure { discarded, kept } => self.measure(model, &batch, need, discarded, kept.get()),
+        };
+        let resident = self.models.get(&model).map_or(Bytes::ZERO, |own| self.hardware.resident(&own.account).total());
+        let ran = Ran { step, model, rows, observed, busy: Micros::from(started.elapsed()), resident };
+        self.statistics.ran(&ran, ceiling);
+        (ran, evicted)
+    }
+
+    /// The ladder: each part of the batch is run until it goes through or is refused.
+    fn serve(&mut self, model: ModelId, batch: Batch, whole: Need, evictable: Vec<ModelId>) -> Summary {
+        let started = Instant::now();
+        let count = batch.rows();
+        let mut evictable = VecDeque::from(evictable);
+        evictable.retain(|other| *other != model && self.models.contains_key(other));
+        let mut evicted = Vec::new();
+        let mut ladder = Ladder::new();
+        let mut peak = Bytes::ZERO;
+        // Parts go through from the first row to the last, so their results come in order.
+        let mut rows: Vec<RowResult> = Vec::with_capacity(count);
+        let whole_batch: Range<usize> = 0..count;
+        let mut parts = Vec::from([whole_batch]);
+        while let Some(part) = parts.pop() {
+            // Peaks grow no faster than the rows but for a constant, so a part needs at least its share.
+            let need = Need { predicted: whole.predicted.scale(part.len() as f64 / count as f64), ..whole };
+            let shortfall = match self.attempt(model, &slice(&batch, &part), part.start, need) {
+                Ok((results, used)) => {
+                    peak = peak.max(used.peak);
+                    rows.extend(results);
+                    ladder.part_done();
+                    continue;
+                }
+                Err(shortfall) => shortfall,
+            };
+            let victims = if evictable.is_empty() { Evictable::None } else { Evictable::Some };
+            match ladder.shortfall(u32::try_from(part.len()).unwrap_or(u32::MAX), victims) {
+                Rung::TrimAndRetry => {
+                    self.hardware.trim(Bytes::ZERO);
+                    parts.push(part);
+                }
+                Rung::Halve => {
+                    let middle = part.start + part.len().div_ceil(2);
+                    parts.extend([middle..part.end, part.start..middle]);
+                }
+                Rung::Evict => {
+                    if let Some(victim) = evictable.pop_front() {
+                        evicted.push(unload(self.hardware, self.models, self.statistics, victim));
+                    }
+                    parts.push(part);
+                }
+                Rung::Refuse => {
+                    rows.extend(part.map(|_| Err(RowFailure::OutOfMemory(shortfall))));
+                    ladder.part_done();
+                }
+            }
+        }
+        let observed =
+            Observed { peak, time: Micros::from(started.elapsed()), rungs: ladder.used(), outcome: outcome(&rows) };
+        Summary { rows, observed, evicted }
+    }
+
+    /// Runs the same batch several times for its peak and time.
+    fn measure(&mut self, model: ModelId, batch: &Batch, need: Need, discarded: u32, kept: u32) -> Summary {
+        let mut observed =
+            Observed { peak: Bytes::ZERO, time: Micros::ZERO, rungs: Default::default(), outcome: Outcome::Done };
+        for index in 0..discarded.saturating_add(kept) {
+            let started = Instant::now();
+            match self.attempt(model, batch, 0, need) {
+                Ok((results, used)) => {
+                    observed.outcome = outcome(&results);
+                    if index >= discarded {
+                        observed.peak = observed.peak.max(used.peak);
+                        observed.time = observed.time.max(Micros::from(started.elapsed()));
+                    }
+                }
+                Err(_) => observed.outcome = Outcome::OutOfMemory,
+            }
+            if observed.outcome != Outcome::Done {
+                break;
+            }
+        }
+        Summary { rows: Vec::new(), observed, evicted: Vec::new() }
+    }
+
+    /// One forward pass of some rows, of which the first is row `first` of the step.
+    fn attempt(
+        &mut self,
+        model: ModelId,
+        batch: &Batch,
+        first: usize,
+        need: Need,
+    ) -> Result<(Vec<RowResult>, StepUse), Shortfall> {
+        let Some(tenant) = self.models.get_mut(&model) else {
+            let fault = Fault::Model { message: format!("{model} is not loaded on this device") };
+            return Ok((all(batch.rows(), fault), StepUse::default()));
+        };
+        let forward = || forward(&mut *tenant.model, batch);
+        let (result, used) = self.hardware.step(model, need, forward)?;
+        let rows = match result {
+            Ok(Output::Vectors(vectors)) => checked(vectors, batch.rows(), first),
+            Err(fault @ Fault::Panicked { .. }) => {
+                // A library that panicked may have left a lock poisoned, and then nothing works any more.
+                all(batch.rows(), self.hardware.check().err().unwrap_or(fault))
+            }
+            Err(fault) => all(batch.rows(), fault),
+        };
+        self.statistics.allocated(model, &used);
+        Ok((rows, used))
+    }
+}
+
+/// Calls the model. A panic is a fault of this step; the model is used again.
+fn forward(model: &mut dyn Model, batch: &Batch) -> Result<Output, Fault> {
+    panic::catch_unwind(AssertUnwindSafe(|| model.step(batch)))
+        .unwrap_or_else(|payload| Err(Fault::Panicked { message: panic_text(&*payload) }))
+}
+
+/// Every row finite, or a fault of its own; a wrong number of rows is a fault of all.
+fn checked(vectors: Vec<Vec<f32>>, expected: usize, first: usize) -> Vec<RowResult> {
+    if vectors.len() != expected {
+        let message = format!("the model returned {} rows for {expected}", vectors.len());
+        return all(expected, Fault::Model { message });
+    }
+    let check = |(row, vector): (usize, Vec<f32>)| match vector.iter().all(|value| value.is_finite()) {
+        true => Ok(vector),
+        false => Err(RowFailure::Fault(Fault::NotFinite { row: first + row })),
+    };
+    vectors.into_iter().enumerate().map(check).collect()
+}
+
+fn all(rows: usize, fault: Fault) -> Vec<RowResult> {
+    vec![Err(RowFailure::Fault(fault)); rows]
+}
+
+fn outcome(rows: &[RowResult]) -> Outcome {
+    let failures = || rows.iter().filter_map(|row| row.as_ref().err());
+    if failures().any(|failure| matches!(failure, RowFailure::Fault(_))) {
+        Outcome::Faulted
+    } else if failures().next().is_some() {
+        Outcome::OutOfMemory
+    } else {
+        Outcome::Done
+    }
+}
+
+fn slice(batch: &Batch, rows: &Range<usize>) -> Batch {
+    match batch {
+        Batch::Tokens(all) => Batch::Tokens(all[rows.clone()].to_vec()),
+    }
+}

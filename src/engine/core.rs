@@ -1,0 +1,331 @@
+//! The engine's state and what happens to it, one message at a time. It waits for nothing and reads no clock, so a test
+//! drives it in virtual time with a device of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::answer::{Answer, Failure};
+use super::control::BudgetError;
+use super::errand::Errand;
+use super::handle::Shared;
+use super::health::HealthView;
+use super::inbox::{Message, Reply};
+use super::lifecycle::Lifecycle;
+use super::lives::{Loads, profile_word};
+use super::memory_view::MemorySnapshot;
+use super::pending::{Pending, PendingRequest};
+use super::rig::Rig;
+use super::status::ModelState;
+use super::submission::Submission;
+use crate::admission::Rejection;
+use crate::memory::{Budget, BudgetChange, DeviceBooks, Ledger, Reading, RowFacts, ShapeKind};
+use crate::model::TokenRow;
+use crate::scheduler::{Scheduler, Waiting};
+use crate::telemetry::logs::request_unanswered;
+use crate::telemetry::{DeviceBytes, ModelLevels, Outcome, QueueLevels, RequestTimes};
+use crate::units::{Bytes, Micros, ModelId, RequestId, Timestamp};
+
+/// How often readings are taken while nothing happens: a neighbour that asks for memory is heard within two of these.
+const READING_INTERVAL: Micros = Micros::millis(250);
+
+/// How often levels are published while steps follow each other faster than anybody looks.
+const PUBLISH_INTERVAL: Micros = Micros::millis(50);
+
+/// Everything that the engine's thread owns.
+///
+/// Invariants: every request in `pending` is in the scheduler or in the step in flight, and the other way round; the
+/// device works on at most one errand.
+pub(super) struct Core {
+    pub(super) shared: Arc<Shared>,
+    pub(super) scheduler: Scheduler,
+    pub(super) ledger: Ledger,
+    pub(super) rig: Rig,
+    pub(super) pending: Pending,
+    pub(super) errand: Option<Errand>,
+    /// By model number.
+    pub(super) models: Vec<Lifecycle>,
+    pub(super) loads: Loads,
+    /// How long a model stays at least before another may evict it.
+    pub(super) minimum_residency: Micros,
+    /// The device is lost: nothing more is run, and the process has to end.
+    pub(super) poisoned: bool,
+    /// Who waits for the drain to end; `None` while the server admits requests.
+    drainers: Option<Vec<Reply<()>>>,
+    published_at: Timestamp,
+    stopped: bool,
+}
+
+impl Core {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        scheduler: Scheduler,
+        ledger: Ledger,
+        rig: Rig,
+        models: Vec<Lifecycle>,
+        minimum_residency: Micros,
+    ) -> Core {
+        Core {
+            shared,
+            scheduler,
+            ledger,
+            rig,
+            pending: Pending::default(),
+            errand: None,
+            models,
+            loads: Loads::default(),
+            minimum_residency,
+            poisoned: false,
+            drainers: None,
+            published_at: Timestamp::START,
+            stopped: false,
+        }
+    }
+
+    /// Whether the thread's work is done.
+    pub(super) fn stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Takes in one message. Call [`Core::poll`] when the inbox is empty.
+    pub(super) fn handle(&mut self, now: Timestamp, message: Message) {
+        match message {
+            Message::Submit { id, submission, deadline, responder } => {
+                self.shared.unseen.fetch_sub(1, Ordering::Relaxed);
+                self.submit(now, id, submission, deadline, responder);
+            }
+            Message::Cancel(id) => {
+                self.scheduler.cancel(id);
+                self.reject(now, id, Rejection::Cancelled);
+            }
+            Message::Report(report) => self.report(now, report),
+            Message::Load { model, reply } => self.load(now, model, reply),
+            Message::Unload { model, reply } => self.unload(model, reply),
+            Message::Pin { model, pinned, reply } => {
+                self.ledger.pin(model, pinned);
+                let mut status = self.shared.board.lock(model);
+                status.pinned = pinned;
+                status.revision += 1;
+                drop(status);
+                let _ = reply.send(());
+            }
+            Message::SetBudget { model, budget, expected_revision, reply } => {
+                let _ = reply.send(self.set_budget(model, budget, expected_revision));
+            }
+            Message::Memory { reply } => {
+                let reading = self.rig.reading(now);
+                let ledger = self.ledger.snapshot(&reading);
+                let _ = reply.send(MemorySnapshot { device: self.rig.device_name().to_owned(), reading, ledger });
+            }
+            Message::Plan { models, budget, reply } => {
+                let reading = self.rig.reading(now);
+                let _ = reply.send(self.plan(&models, budget, &reading));
+            }
+            Message::Drain { reply } => {
+                self.drainers.get_or_insert_default().push(reply);
+                self.publish_health();
+            }
+            Message::Stop => self.stop(now),
+        }
+    }
+
+    /// Does everything that is due and says when to be called again at the latest.
+    pub(super) fn poll(&mut self, now: Timestamp) -> Timestamp {
+        while let Some((id, rejection)) = self.scheduler.poll_expired(now) {
+            self.reject(now, id, rejection);
+        }
+        let reading = self.rig.recent_reading(now);
+        self.advance_lives(now, &reading);
+        self.dispatch(now, &reading);
+        if let Some(keep) = self.ledger.trim(now, &reading) {
+            self.rig.trim(keep);
+        }
+        if now.since(self.published_at) >= PUBLISH_INTERVAL {
+            self.published_at = now;
+            self.publish(&reading);
+        }
+        if self.pending.len() == 0 {
+            for drainer in self.drainers.iter_mut().flat_map(|drainers| drainers.drain(..)) {
+                let _ = drainer.send(());
+            }
+        }
+        [self.scheduler.poll_timeout(), self.ledger.wake_at(), self.loads.wake_at()]
+            .into_iter()
+            .flatten()
+            .fold(now + READING_INTERVAL, Timestamp::min)
+    }
+
+    /// Whether the server goes down.
+    pub(super) fn is_draining(&self) -> bool {
+        self.drainers.is_some()
+    }
+
+    pub(super) fn life(&mut self, model: ModelId) -> &mut Lifecycle {
+        &mut self.models[model.get() as usize]
+    }
+
+    pub(super) fn model_ids(&self) -> impl Iterator<Item = ModelId> + use<> {
+        (0..self.models.len()).map(|index| ModelId::new(index as u32))
+    }
+
+    pub(super) fn name(&self, model: ModelId) -> &str {
+        &self.shared.registry.get(model).name
+    }
+
+    fn submit(
+        &mut self,
+        now: Timestamp,
+        id: RequestId,
+        submission: Submission,
+        deadline: Option<Timestamp>,
+        responder: Reply<Result<Answer, Failure>>,
+    ) {
+        let Submission { model, rows, priority, .. } = submission;
+        let facts = |row: &Arc<TokenRow>| RowFacts { tokens: u32::try_from(row.ids.len()).unwrap_or(u32::MAX) };
+        let host_bytes = rows.iter().map(|row| Bytes::new(row.ids.len() as u64 + row.types.len() as u64) * 4).sum();
+        let waiting =
+            Waiting { id, model, rows: rows.iter().map(facts).collect(), host_bytes, arrival: now, deadline, priority };
+        let admitted = if self.is_draining() || self.poisoned {
+            Err(Rejection::Draining)
+        } else if self.life(model).blueprint.is_none() {
+            Err(Rejection::Broken)
+        } else if self.life(model).unloaded_by_hand && self.life(model).state == ModelState::NotLoaded {
+            Err(Rejection::NotLoaded)
+        } else {
+            self.scheduler.submit(now, waiting, &self.ledger)
+        };
+        // Either way it is pending for a moment, so that there is one way to end a request.
+        self.pending.insert(id, PendingRequest::new(model, rows, now, responder));
+        if let Err(rejection) = admitted {
+            self.reject(now, id, rejection);
+        }
+    }
+
+    /// Answers a request all of whose rows have results.
+    pub(super) fn succeed(&mut self, now: Timestamp, id: RequestId) {
+        let Some(ended) = self.pending.succeed(id) else { return };
+        let total = now.since(ended.accepted_at);
+        let times = RequestTimes { total, queued: ended.queued };
+        self.rig.model_metrics(ended.model).request_finished(Outcome::Answered(times), ended.rows);
+        let mut status = self.shared.board.lock(ended.model);
+        let statistics = &mut status.statistics;
+        statistics.success.add(total);
+        statistics.queue.add(ended.queued);
+        statistics.compute.add(ended.compute);
+        statistics.rows += ended.rows;
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        statistics.last_answer_unix_ms = unix.as_millis() as u64;
+    }
+
+    /// Answers a request with a rejection and counts it.
+    pub(super) fn reject(&mut self, now: Timestamp, id: RequestId, rejection: Rejection) {
+        self.fail(now, id, Failure::Rejected(rejection));
+    }
+
+    /// Answers a request with a failure and counts it.
+    pub(super) fn fail(&mut self, now: Timestamp, id: RequestId, failure: Failure) {
+        let Some(ended) = self.pending.fail(id, failure.clone()) else { return };
+        let outcome = match &failure {
+            Failure::Rejected(rejection) => Outcome::Rejected(rejection),
+            Failure::Fault(fault) => Outcome::Faulted(fault),
+        };
+        self.rig.model_metrics(ended.model).request_finished(outcome, ended.rows);
+        request_unanswered(ended.model, self.name(ended.model), &outcome);
+        self.shared.board.lock(ended.model).statistics.fail.add(now.since(ended.accepted_at));
+    }
+
+    fn set_budget(
+        &mut self,
+        model: ModelId,
+        budget: Budget,
+        expected_revision: Option<u64>,
+    ) -> Result<BudgetChange, BudgetError> {
+        let mut status = self.shared.board.lock(model);
+        if let Some(expected) = expected_revision.filter(|expected| *expected != status.revision) {
+            return Err(BudgetError::Outdated { expected, current: status.revision });
+        }
+        let change = self.ledger.set_budget(model, budget).map_err(BudgetError::Refused)?;
+        status.budget = budget;
+        status.revision += 1;
+        Ok(change)
+    }
+
+    /// The largest batch of rows of the longest length that fits now.
+    pub(super) fn batch_rows_max(&self, model: ModelId, reading: &Reading) -> u32 {
+        let Some(profile) = self.scheduler.profile(model) else { return 0 };
+        let length = profile.axes().extent.max;
+        let headroom = self.ledger.headroom(model, reading).bytes;
+        let largest = self.scheduler.batch_max(model, length, headroom).unwrap_or(0);
+        match profile.axes().kind {
+            ShapeKind::Padded => largest,
+            ShapeKind::Ragged => largest / length.max(1),
+            ShapeKind::Generate => largest,
+        }
+    }
+
+    /// Publishes what changes with time and load.
+    fn publish(&mut self, reading: &Reading) {
+        let lanes: Vec<_> = self.scheduler.lanes().collect();
+        for lane in lanes {
+            let batch_rows_max = self.batch_rows_max(lane.model, reading);
+            let headroom = self.ledger.headroom(lane.model, reading).bytes;
+            let metrics = self.rig.model_metrics(lane.model);
+            metrics.queue(QueueLevels {
+                rows: lane.occupancy.rows,
+                tokens: lane.occupancy.tokens,
+                oldest: lane.oldest.map(|arrival| self.shared.clock.instant(arrival)),
+            });
+            metrics.profile_state(profile_word(lane.profile));
+            let mut status = self.shared.board.lock(lane.model);
+            status.waiting_rows = lane.occupancy.rows;
+            status.waiting_tokens = lane.occupancy.tokens;
+            status.profile = lane.profile;
+            status.drift = lane.drift;
+            status.batch_rows_max = batch_rows_max;
+            status.device_time = lane.device_time;
+            let (budget, resident, drift) = (status.budget, status.resident, lane.drift);
+            drop(status);
+            metrics.levels(&ModelLevels { budget, resident, kv: Bytes::ZERO, headroom, drift, batch_rows_max });
+        }
+        let books = self.ledger.snapshot(reading);
+        let DeviceBooks { capacity, safety, fixed, .. } = books.books;
+        let bytes = DeviceBytes { capacity, safety, fixed, leased: books.leased, reading: *reading };
+        self.rig.device_metrics().bytes(&bytes);
+    }
+
+    /// Publishes a model's state and what follows from it for the server's health.
+    pub(super) fn set_state(&mut self, model: ModelId, state: ModelState, reason: Option<String>) {
+        self.life(model).state = state;
+        self.rig.model_metrics(model).state(state.as_str());
+        {
+            let mut status = self.shared.board.lock(model);
+            status.state = state;
+            status.reason = reason;
+        }
+        self.publish_health();
+    }
+
+    pub(super) fn publish_health(&mut self) {
+        let statuses = self.shared.board.copy();
+        let models: Vec<_> = statuses.into_iter().map(|status| (status.name, status.state)).collect();
+        let is_fine = |(registered, (_, state)): (&Arc<super::Registered>, &(String, ModelState))| {
+            !registered.required || *state == ModelState::Ready
+        };
+        let required_ready = self.shared.registry.iter().zip(&models).all(is_fine);
+        let (draining, poisoned) = (self.is_draining(), self.poisoned);
+        let view = HealthView { ready: required_ready && !draining && !poisoned, draining, poisoned, models };
+        self.shared.health.send_if_modified(|current| {
+            let changed = *current != view;
+            *current = view;
+            changed
+        });
+    }
+
+    fn stop(&mut self, now: Timestamp) {
+        for id in self.pending.ids() {
+            self.scheduler.cancel(id);
+            self.reject(now, id, Rejection::Draining);
+        }
+        self.stopped = true;
+    }
+}

@@ -1,0 +1,167 @@
+//! The engine's way to the outside: the device, the stored profiles, the metrics.
+
+use std::num::NonZeroU32;
+use std::thread;
+
+use crossbeam_channel::{Sender, bounded};
+
+use crate::device::profile_store::{ProfileFacts, ProfileStore};
+use crate::device::{Device, Loader, Order, Run, Runs};
+use crate::memory::{PROBE_RUNS, Profile, Reading, Slack, Table};
+use crate::model::{Batch, Blueprint};
+use crate::scheduler::{Purpose, Step};
+use crate::telemetry::{DeviceMetrics, ModelMetrics};
+use crate::units::{Bytes, Micros, ModelId, Timestamp};
+
+/// A reading this young is as good as a new one for deciding whether a request may wait.
+const FRESH: Micros = Micros::millis(2);
+
+/// Everything that the engine tells or asks the outside through.
+pub(super) struct Rig {
+    device: Box<dyn Device>,
+    name: String,
+    store: ProfileStore,
+    keeper: Sender<Keep>,
+    last_reading: Reading,
+    /// By model number.
+    models: Vec<ModelMetrics>,
+    metrics: DeviceMetrics,
+}
+
+/// A profile to be written.
+struct Keep {
+    model: String,
+    facts: ProfileFacts,
+    table: Table,
+}
+
+impl Rig {
+    /// `last_reading` is the one that the budget was computed from.
+    pub(super) fn new(
+        device: Box<dyn Device>,
+        store: ProfileStore,
+        last_reading: Reading,
+        models: Vec<ModelMetrics>,
+        metrics: DeviceMetrics,
+    ) -> std::io::Result<Rig> {
+        let name = device.name();
+        let keeper = start_keeper(store.clone())?;
+        Ok(Rig { device, name, store, keeper, last_reading, models, metrics })
+    }
+
+    pub(super) fn device_name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn slack(&self) -> Slack {
+        self.device.slack()
+    }
+
+    pub(super) fn model_metrics(&self, model: ModelId) -> &ModelMetrics {
+        &self.models[model.get() as usize]
+    }
+
+    pub(super) fn device_metrics(&self) -> &DeviceMetrics {
+        &self.metrics
+    }
+
+    /// A new reading. If the device does not answer, the last one stands, as old as it is.
+    pub(super) fn reading(&mut self, now: Timestamp) -> Reading {
+        match self.device.reading(now) {
+            Ok(reading) => self.last_reading = reading,
+            Err(error) => {
+                if let Some(suppressed) = crate::telemetry::logs::admit("no reading", None) {
+                    tracing::warn!(suppressed, "the device does not say how much memory is free: {error}");
+                }
+            }
+        }
+        self.last_reading
+    }
+
+    /// The last reading if it is fresh, else a new one.
+    pub(super) fn recent_reading(&mut self, now: Timestamp) -> Reading {
+        if now.since(self.last_reading.at) <= FRESH { self.last_reading } else { self.reading(now) }
+    }
+
+    /// Sends a step to the device. Answered by `Report::Ran`.
+    pub(super) fn run(&self, step: &Step, batch: Batch, evictable: Vec<ModelId>) {
+        let runs = match step.purpose {
+            Purpose::Serve => Runs::Serve,
+            Purpose::Probe => Runs::Measure {
+                discarded: 1,
+                kept: NonZeroU32::new(PROBE_RUNS - 1).expect("a probe has more than one run"),
+            },
+        };
+        let (predicted, ceiling) = (step.lease.predicted, step.lease.ceiling);
+        self.order(Order::Run(Run { step: step.id, model: step.model, batch, predicted, ceiling, runs, evictable }));
+    }
+
+    /// Sends a load. Answered by `Report::Loaded`.
+    pub(super) fn load(&self, model: ModelId, blueprint: Blueprint) {
+        let loader = move |device: &candle_core::Device| blueprint.load(device).map_err(Into::into);
+        let loader: Box<dyn Loader> = Box::new(loader);
+        self.order(Order::Load { model, loader });
+    }
+
+    /// Sends an unload. Answered by `Report::Unloaded`.
+    pub(super) fn unload(&self, model: ModelId) {
+        self.order(Order::Unload { model });
+    }
+
+    /// Returns cached workspace beyond `keep` between two steps. Answered by `Report::Trimmed`.
+    pub(super) fn trim(&self, keep: Bytes) {
+        self.order(Order::Trim { keep });
+    }
+
+    fn order(&self, order: Order) {
+        if self.device.send(order).is_err() {
+            // The thread ends only by `Order::Stop`, which is this type's last act, or by a bug of its own.
+            tracing::error!("the device's thread has ended");
+        }
+    }
+
+    /// What a stored profile of this model has to be made for.
+    fn facts(&self, blueprint: &Blueprint) -> ProfileFacts {
+        let card = blueprint.card();
+        self.device.profile_facts(blueprint.content_key(), card.dtype.as_str(), card.length_max)
+    }
+
+    /// The stored profile of a model, if there is one that can be used.
+    pub(super) fn stored_profile(&self, blueprint: &Blueprint) -> Option<Profile> {
+        let name = &blueprint.card().name;
+        let table = match self.store.load(&self.facts(blueprint)) {
+            Ok(found) => found?,
+            Err(error) => {
+                tracing::warn!(model = name.as_str(), "the stored profile is measured anew: {error}");
+                return None;
+            }
+        };
+        match Profile::from_table(&table, &blueprint.axes(), self.slack()) {
+            Ok(profile) => Some(profile),
+            Err(error) => {
+                tracing::warn!(model = name.as_str(), "the stored profile is measured anew: {error}");
+                None
+            }
+        }
+    }
+
+    /// Has a profile written, off the engine's thread. One that finds the writer busy is left out: the next is better.
+    pub(super) fn keep_profile(&self, blueprint: &Blueprint, profile: &Profile) {
+        let model = blueprint.card().name.clone();
+        let _ = self.keeper.try_send(Keep { model, facts: self.facts(blueprint), table: profile.table() });
+    }
+}
+
+/// Starts the thread that writes profiles: the file system may take its time.
+fn start_keeper(store: ProfileStore) -> std::io::Result<Sender<Keep>> {
+    let (sender, queue) = bounded::<Keep>(16);
+    thread::Builder::new().name("profiles".into()).spawn(move || {
+        for Keep { model, facts, table } in queue {
+            match store.save(&model, &facts, &table) {
+                Ok(path) => tracing::debug!(model, "profile kept in {}", path.display()),
+                Err(error) => tracing::warn!(model, "the profile is not kept: {error}"),
+            }
+        }
+    })?;
+    Ok(sender)
+}

@@ -1,0 +1,254 @@
+//! Starting the engine: the registry, the books, the device, the thread.
+
+use std::io;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
+use tokio::sync::watch;
+
+use super::clock::Clock;
+use super::core::Core;
+use super::handle::{EngineHandle, Shared};
+use super::health::{HealthView, Pulse};
+use super::inbox::Message;
+use super::lifecycle::Lifecycle;
+use super::registry::{Definition, Registry};
+use super::rig::Rig;
+use super::status::{Board, ModelState, ModelStatus, Statistics};
+use crate::admission::{QueueLimits, RequestLimits};
+use crate::config::{LoadPolicy, ModelConfig};
+use crate::device::profile_store::ProfileStore;
+use crate::device::{Device, Report};
+use crate::memory::{Budget, BudgetRefusal, DeviceBooks, Ledger, Reading, TrimPolicy};
+use crate::model::Blueprint;
+use crate::scheduler::{LaneSettings, Scheduler, Settings, WhileNotReady};
+use crate::telemetry::Metrics;
+use crate::units::{Bytes, Micros, ModelId};
+
+/// Messages taken in before the engine does what is due, so that a flood of submissions does not hold up a step.
+const MESSAGES_PER_TURN: usize = 256;
+
+/// What the engine is told once.
+#[derive(Clone, Debug)]
+pub struct EngineSettings {
+    /// How steps are chosen.
+    pub scheduler: Settings,
+    /// When cached workspace goes back.
+    pub trim: TrimPolicy,
+    /// How much may wait for one model.
+    pub queue: QueueLimits,
+    /// Rows of one request.
+    pub request_rows_max: u32,
+    /// How long requests wait for a model that is being loaded.
+    pub load_timeout: Micros,
+    /// How long a model stays at least before another may evict it.
+    pub minimum_residency: Micros,
+}
+
+/// One model that the engine is to know.
+pub struct Offer {
+    /// Its name; no two are the same.
+    pub name: String,
+    /// The server is not ready without it.
+    pub required: bool,
+    /// Its configuration and what its files say; `Err` holds the reason why it is broken.
+    pub model: Result<(ModelConfig, Blueprint), String>,
+}
+
+/// Why the engine does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The system refused something.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The whole budget cannot work.
+    #[error("{0}")]
+    Memory(BudgetRefusal),
+    /// A model's budget cannot be kept.
+    #[error("the budget of '{name}' cannot be kept: {refusal}")]
+    Budget {
+        /// The model.
+        name: String,
+        /// The numbers.
+        refusal: BudgetRefusal,
+    },
+}
+
+/// A running engine. Dropping it answers what is left with a rejection and waits for its threads to end; drain it
+/// first ([`EngineHandle::drain`]).
+pub struct Engine {
+    handle: EngineHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Starts the engine over a device. `device` gets the engine's start and the function that takes in its reports;
+    /// `books` makes the books from the first reading.
+    ///
+    /// Models whose policy says so begin to load at once.
+    ///
+    /// # Errors
+    /// An [`EngineError`]; nothing is left running then.
+    pub fn start(
+        settings: EngineSettings,
+        offers: Vec<Offer>,
+        metrics: &Metrics,
+        profiles: ProfileStore,
+        device: impl FnOnce(Instant, Box<dyn FnMut(Report) + Send>) -> io::Result<Box<dyn Device>>,
+        books: impl FnOnce(&Reading) -> DeviceBooks,
+    ) -> Result<Engine, EngineError> {
+        let clock = Clock::new();
+        let (inbox, messages) = unbounded();
+        let reports = inbox.clone();
+        let take_in = Box::new(move |report| {
+            // Without the engine there is nobody to tell.
+            let _ = reports.send(Message::Report(report));
+        });
+        let device = device(clock.epoch(), take_in)?;
+        let reading = device.reading(clock.now())?;
+        let books = books(&reading);
+        let mut opening = Opening {
+            registry: Registry::default(),
+            scheduler: Scheduler::new(settings.scheduler),
+            ledger: Ledger::new(books).map_err(EngineError::Memory)?,
+            statuses: Vec::new(),
+            lives: Vec::new(),
+        };
+        opening.ledger.set_trim_policy(settings.trim);
+        for offer in offers {
+            opening.register(&settings, books.available(), offer)?;
+        }
+        let Opening { registry, scheduler, ledger, statuses, lives } = opening;
+        let model_metrics = registry.iter().map(|model| metrics.model(&model.name)).collect();
+        let device_metrics = metrics.device(&device.name());
+        let rig = Rig::new(device, profiles, reading, model_metrics, device_metrics)?;
+        let shared = Arc::new(Shared {
+            registry,
+            board: Board::new(statuses),
+            clock,
+            pulse: Pulse::new(),
+            unseen: AtomicUsize::new(0),
+            health: watch::Sender::new(HealthView::default()),
+            inbox,
+            next_request: Mutex::new(0),
+        });
+        let core = Core::new(shared.clone(), scheduler, ledger, rig, lives, settings.minimum_residency);
+        let thread = thread::Builder::new().name("engine".into()).spawn(move || turn(core, &messages))?;
+        Ok(Engine { handle: EngineHandle::new(shared), thread: Some(thread) })
+    }
+
+    /// A way to the engine.
+    pub fn handle(&self) -> EngineHandle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the engine's thread had panicked");
+        }
+    }
+}
+
+/// What is put together before the engine runs.
+struct Opening {
+    registry: Registry,
+    scheduler: Scheduler,
+    ledger: Ledger,
+    statuses: Vec<ModelStatus>,
+    lives: Vec<Lifecycle>,
+}
+
+impl Opening {
+    fn register(&mut self, settings: &EngineSettings, available: Bytes, offer: Offer) -> Result<(), EngineError> {
+        let Offer { name, required, model } = offer;
+        let (definition, blueprint) = match model {
+            Ok((config, blueprint)) => {
+                let card = blueprint.card().clone();
+                (Ok(Arc::new(Definition { config, card })), Some(blueprint))
+            }
+            Err(reason) => (Err(reason), None),
+        };
+        let mut status = ModelStatus {
+            id: ModelId::new(0),
+            name: name.clone(),
+            state: ModelState::NotLoaded,
+            reason: definition.as_ref().err().cloned(),
+            pinned: false,
+            budget: Budget::SHARED,
+            revision: 1,
+            resident: Bytes::ZERO,
+            profile: None,
+            drift: 1.0,
+            batch_rows_max: 0,
+            waiting_rows: 0,
+            waiting_tokens: 0,
+            share: 0.0,
+            device_time: Micros::ZERO,
+            statistics: Statistics::default(),
+        };
+        let life = Lifecycle::new(blueprint);
+        status.state = life.state;
+        let id = self.registry.add(name, required, definition);
+        status.id = id;
+        if let Ok(definition) = self.registry.get(id).definition.clone() {
+            let Definition { config, card } = &*definition;
+            let kind = life.blueprint.as_ref().map(|blueprint| blueprint.axes().kind);
+            let kind = kind.expect("a model with a definition has a blueprint");
+            let limit = config.limit.map_or(Bytes::MAX, |limit| limit.of(available));
+            let budget = Budget { guaranteed: config.guaranteed.of(available), limit };
+            self.ledger
+                .register(id, budget, config.pinned)
+                .map_err(|refusal| EngineError::Budget { name: config.name.clone(), refusal })?;
+            self.scheduler.add_lane(
+                id,
+                LaneSettings {
+                    kind,
+                    share: config.share,
+                    target_latency: config.target_latency,
+                    max_linger: config.max_linger,
+                    request: RequestLimits { rows_max: settings.request_rows_max, length_max: card.length_max },
+                    queue: settings.queue,
+                    while_not_ready: match config.load {
+                        LoadPolicy::Startup | LoadPolicy::OnDemand => WhileNotReady::Wait,
+                        LoadPolicy::Manual => WhileNotReady::Refuse,
+                    },
+                    load_timeout: settings.load_timeout,
+                },
+            );
+            (status.pinned, status.budget, status.share) = (config.pinned, budget, config.share);
+        }
+        self.statuses.push(status);
+        self.lives.push(life);
+        Ok(())
+    }
+}
+
+/// The engine's thread: messages in, then everything that is due, until it is told to stop.
+fn turn(mut core: Core, messages: &Receiver<Message>) {
+    let clock = core.shared.clock;
+    core.begin(clock.now());
+    while !core.stopped() {
+        let now = clock.now();
+        core.shared.pulse.beat();
+        let wake_at = core.poll(now);
+        let wait = Pulse::INTERVAL.min(wake_at.since(clock.now()).into());
+        match messages.recv_timeout(wait) {
+            Ok(first) => {
+                let now = clock.now();
+                core.handle(now, first);
+                messages.try_iter().take(MESSAGES_PER_TURN).for_each(|message| core.handle(now, message));
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            // Unreachable while the core holds a sender; ends the thread rather than spin.
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+}

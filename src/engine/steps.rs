@@ -1,0 +1,173 @@
+//! Steps: from the scheduler's choice to the device, and back to those who asked.
+
+use std::sync::Arc;
+
+use super::answer::{Failure, StepFacts};
+use super::core::Core;
+use super::errand::Errand;
+use crate::device::{Ran, Report, RowFailure};
+use crate::memory::{Outcome, Reading};
+use crate::model::{Batch, Fault};
+use crate::scheduler::{Member, Purpose, Step, Work};
+use crate::units::Timestamp;
+
+impl Core {
+    /// Starts the next step, if the device is idle and there is one.
+    pub(super) fn dispatch(&mut self, now: Timestamp, reading: &Reading) {
+        if self.errand.is_some() || self.poisoned {
+            return;
+        }
+        let Some(step) = self.scheduler.poll_step(now, reading, &mut self.ledger) else { return };
+        let batch = match step.purpose {
+            Purpose::Serve => self.gather(now, &step.members),
+            Purpose::Probe => Batch::made_up(step.shape),
+        };
+        // A probe is worth nobody's place.
+        let evictable = match step.purpose {
+            Purpose::Serve => self.evictable(now, step.model).0,
+            Purpose::Probe => Vec::new(),
+        };
+        self.rig.run(&step, batch, evictable);
+        self.errand = Some(Errand::Step(step));
+    }
+
+    /// The rows of a step's members, in the batch's order.
+    fn gather(&mut self, now: Timestamp, members: &[Member]) -> Batch {
+        let row = |member: &Member| {
+            let request = self.pending.get_mut(member.request);
+            let request = request.expect("what the scheduler puts into a step waits there, and is pending as long");
+            request.started(now);
+            Arc::clone(&request.rows[row_index(member)])
+        };
+        Batch::Tokens(members.iter().map(row).collect())
+    }
+
+    /// Takes in what the device's thread has done.
+    pub(super) fn report(&mut self, now: Timestamp, report: Report) {
+        match report {
+            Report::Ran(ran) => match self.errand.take() {
+                Some(Errand::Step(step)) if step.id == ran.step => self.step_done(now, step, ran),
+                other => unreachable!("{:?} was reported while the device was at {other:?}", ran.step),
+            },
+            Report::Loaded { model, result } => {
+                let errand = self.errand.take();
+                debug_assert!(matches!(errand, Some(Errand::Load(loaded)) if loaded == model), "{errand:?}");
+                self.load_done(now, model, result);
+            }
+            Report::Unloaded(gone) => {
+                let errand = self.errand.take();
+                debug_assert!(matches!(errand, Some(Errand::Unload(model)) if model == gone.model), "{errand:?}");
+                let reading = self.rig.reading(now);
+                self.unload_done(now, gone, &reading);
+            }
+            // It comes before the report of the step that needed the room.
+            Report::Evicted(gone) => self.evicted_by_ladder(now, gone),
+            Report::Trimmed { released } => {
+                tracing::debug!(released_bytes = released.get(), "cached workspace returned")
+            }
+        }
+    }
+
+    fn step_done(&mut self, now: Timestamp, step: Step, ran: Ran) {
+        let facts = StepFacts {
+            id: step.id,
+            batch_rows: step.members.len() as u32,
+            padded_length: step.shape.position().1,
+            reason: step.reason,
+            predicted: step.lease.predicted,
+            peak: ran.observed.peak,
+            ceiling: step.lease.ceiling,
+            headroom: step.headroom,
+            compute: ran.observed.time,
+        };
+        let Ran { model, rows, mut observed, resident, .. } = ran;
+        let tokens = self.real_tokens(&step.members);
+        self.rig.model_metrics(model).step_completed(&step, &observed, tokens);
+        if step.purpose == Purpose::Serve {
+            let mut status = self.shared.board.lock(model);
+            status.statistics.steps += 1;
+            status.statistics.batches.entry(facts.batch_rows).or_default().add(facts.compute);
+        }
+        let members = step.members.clone();
+        self.part_taken(&members, facts);
+        let refused = self.distribute(now, &members, rows);
+        // Those whose rows are at fault have been answered: for the others the step went well.
+        if observed.outcome == Outcome::Faulted && step.purpose == Purpose::Serve {
+            observed.outcome = Outcome::Done;
+        }
+        if self.ledger.is_resident(model) && resident != self.life(model).resident {
+            self.ledger.loaded(model, resident);
+            self.hold(model, resident);
+        }
+        let completed = self.scheduler.complete(now, step, &observed, &refused, &mut self.ledger);
+        debug_assert_eq!(self.ledger.check(), Ok(()), "the books balance after every step");
+        for id in completed.finished {
+            self.succeed(now, id);
+        }
+        for (id, rejection) in completed.rejected {
+            self.reject(now, id, rejection);
+        }
+        for id in completed.faulted {
+            self.fail(now, id, Failure::Fault(Fault::Model { message: "the step failed".into() }));
+        }
+    }
+
+    fn real_tokens(&mut self, members: &[Member]) -> u64 {
+        let tokens = |member: &Member| {
+            let request = self.pending.get_mut(member.request);
+            request.map_or(0, |request| request.rows[row_index(member)].ids.len() as u64)
+        };
+        members.iter().map(tokens).sum()
+    }
+
+    /// Notes the step with each request that took part, once.
+    fn part_taken(&mut self, members: &[Member], facts: StepFacts) {
+        // Members of one request stand together.
+        for member in members.chunk_by(|a, b| a.request == b.request) {
+            if let Some(request) = self.pending.get_mut(member[0].request) {
+                request.took_part(facts);
+            }
+        }
+    }
+
+    /// Stores the results of rows, fails the requests whose rows are at fault, and names the members that got no memory.
+    fn distribute(
+        &mut self,
+        now: Timestamp,
+        members: &[Member],
+        rows: Vec<Result<Vec<f32>, RowFailure>>,
+    ) -> Vec<usize> {
+        let mut refused = Vec::new();
+        for (position, (member, row)) in members.iter().zip(rows).enumerate() {
+            match row {
+                Ok(vector) => {
+                    // It may have been cancelled or have expired meanwhile.
+                    if let Some(request) = self.pending.get_mut(member.request) {
+                        request.put(row_index(member), vector);
+                    }
+                }
+                Err(RowFailure::OutOfMemory(_)) => refused.push(position),
+                Err(RowFailure::Fault(fault)) => self.row_faulted(now, member, fault),
+            }
+        }
+        refused
+    }
+
+    fn row_faulted(&mut self, now: Timestamp, member: &Member, fault: Fault) {
+        if matches!(fault, Fault::DeviceLost { .. }) && !self.poisoned {
+            self.poisoned = true;
+            self.publish_health();
+        }
+        // Takes its other rows out of the queue; those in this step are of no more interest.
+        self.scheduler.cancel(member.request);
+        self.fail(now, member.request, Failure::Fault(fault));
+    }
+}
+
+/// Which row of its request a member is.
+fn row_index(member: &Member) -> usize {
+    match member.work {
+        Work::Row { index } => index as usize,
+        Work::Prefill { .. } | Work::Decode => unreachable!("no model here generates: {member:?}"),
+    }
+}

@@ -1,0 +1,84 @@
+//! The inverse questions: how large may a step be, and how large is worth while.
+
+use super::Profile;
+use crate::memory::profile::grid::first_batch;
+use crate::units::{Bytes, Micros};
+
+/// A knee is the smallest batch with this part of the best profiled throughput: what is left to gain beyond it is not
+/// worth the latency.
+const KNEE_PART: f64 = 0.95;
+
+/// The largest batch that keeps every bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Largest {
+    /// The batch; 0 when not even the smallest keeps the bounds.
+    pub batch: u32,
+    /// What the next larger one breaks.
+    pub bound: LargestBound,
+}
+
+/// What keeps a batch from being larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LargestBound {
+    /// The bytes.
+    Memory,
+    /// The time.
+    Latency,
+    /// The end of the envelope, or of what is measured of it.
+    Envelope,
+}
+
+impl Profile {
+    /// The largest batch at `extent` with `predicted <= fits` and `time <= within`, by bisection: both are monotone.
+    /// `fits` is already divided by the drift factor. `None` when nothing is measured at this extent.
+    pub fn largest_batch(&self, extent: u32, fits: Bytes, within: Micros) -> Option<Largest> {
+        let reach = self.peaks.reach(extent)?;
+        // What keeps this batch from being run; a batch below the reach is always measured.
+        let broken = |batch: u32| {
+            let shape = self.axes.kind.at(batch, extent);
+            let (peak, time) = (self.predicted(shape)?, self.time(shape)?);
+            if peak > fits { Some(LargestBound::Memory) } else { (time > within).then_some(LargestBound::Latency) }
+        };
+        let Some(mut bound) = broken(reach) else {
+            return Some(Largest { batch: reach, bound: LargestBound::Envelope });
+        };
+        // Invariant: `good` keeps the bounds (or is below every batch), `bad` breaks them.
+        let (mut good, mut bad) = (first_batch(&self.axes, extent).min(reach) - 1, reach);
+        while bad - good > 1 {
+            let middle = good + (bad - good) / 2;
+            match broken(middle) {
+                Some(found) => (bad, bound) = (middle, found),
+                None => good = middle,
+            }
+        }
+        let batch = if good < first_batch(&self.axes, extent) { 0 } else { good };
+        Some(Largest { batch, bound })
+    }
+
+    /// The smallest batch at `extent` with 95 % of the best profiled throughput; `None` when nothing is measured there.
+    pub fn knee(&self, extent: u32) -> Option<u32> {
+        let throughput = |batch: u32| {
+            let time = self.time(self.axes.kind.at(batch, extent))?;
+            Some(f64::from(batch) / time.get().max(1) as f64)
+        };
+        let bends = self.times.bends(extent);
+        let first = first_batch(&self.axes, extent);
+        let candidates = || bends.iter().copied().filter(|&batch| batch >= first);
+        let best = candidates().filter_map(throughput).fold(0.0, f64::max);
+        let enough = |batch: u32| throughput(batch).is_some_and(|value| value >= best * KNEE_PART);
+        let mut bad = first - 1;
+        for mut good in candidates() {
+            if !enough(good) {
+                bad = good;
+                continue;
+            }
+            // Time is linear between bends, so throughput crosses the mark once between `bad` and `good`.
+            while good - bad > 1 {
+                let middle = bad + (good - bad) / 2;
+                if enough(middle) { good = middle } else { bad = middle }
+            }
+            return Some(good);
+        }
+        None
+    }
+}

@@ -1,0 +1,194 @@
+//! A quantity over batch and extent, interpolated between measured points.
+//!
+//! What is measured (peak bytes, time) is a maximum of terms in B, B*S and B*S^2 with non-negative coefficients: it
+//! grows along both axes and is convex along each. So linear interpolation along a column, and then between two
+//! columns, is an upper bound; a point of the next larger extent is one as well, only a looser one. Beyond the largest
+//! measured batch or extent there is no bound, and so no value.
+
+/// The measured part of one column: `(batch, value)`, batches increasing, values not falling. Never empty.
+#[derive(Clone, Debug)]
+struct Curve {
+    extent: u32,
+    knots: Vec<(u32, u64)>,
+    /// No switch of the code path lies between the curve before this one and this one.
+    joined: bool,
+}
+
+/// The surface. Monotone: a larger batch or extent never has a smaller value, whatever noise the points have.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Surface {
+    curves: Vec<Curve>,
+}
+
+impl Surface {
+    /// Builds it from columns `(extent, [(batch, value)])` in increasing order of extent, each not empty and in
+    /// increasing order of batch. `switches` are the extents after which the code path changes.
+    pub(super) fn build(columns: impl IntoIterator<Item = (u32, Vec<(u32, u64)>)>, switches: &[u32]) -> Surface {
+        let mut curves: Vec<Curve> = Vec::new();
+        // The largest value of all columns so far at each batch: what this column may not fall below.
+        let mut floor: Vec<(u32, u64)> = Vec::new();
+        for (extent, points) in columns {
+            let joined = curves
+                .last()
+                .is_none_or(|before| !switches.iter().any(|&below| before.extent <= below && below < extent));
+            let knots = raised(&points, &floor);
+            floor = upper(&knots, &floor);
+            curves.push(Curve { extent, knots, joined });
+        }
+        Surface { curves }
+    }
+
+    /// The value, rounded up; `None` beyond what is measured. A batch below the smallest measured one has its value.
+    pub(super) fn at(&self, batch: u32, extent: u32) -> Option<u64> {
+        let index = self.curves.partition_point(|curve| curve.extent < extent);
+        let upper = self.curves.get(index)?;
+        let above = value(&upper.knots, batch)?;
+        if !upper.joined {
+            return Some(above);
+        }
+        let below = index.checked_sub(1).map(|index| &self.curves[index]);
+        match below.and_then(|lower| Some((lower.extent, value(&lower.knots, batch)?))) {
+            Some((lower_extent, below)) => Some(blend((lower_extent, below), (upper.extent, above), extent)),
+            // No smaller column goes that far: the larger extent bounds this one from above.
+            None => Some(above),
+        }
+    }
+
+    /// The largest batch that has a value at this extent.
+    pub(super) fn reach(&self, extent: u32) -> Option<u32> {
+        let upper = self.curves.iter().find(|curve| curve.extent >= extent)?;
+        Some(last(&upper.knots).0)
+    }
+
+    /// The batches at which the surface bends at this extent, in increasing order, as far as it reaches.
+    pub(super) fn bends(&self, extent: u32) -> Vec<u32> {
+        let index = self.curves.partition_point(|curve| curve.extent < extent);
+        let Some(upper) = self.curves.get(index) else { return Vec::new() };
+        let reach = last(&upper.knots).0;
+        let lower = index.checked_sub(1).filter(|_| upper.extent != extent).map(|index| &self.curves[index]);
+        let both = lower.into_iter().chain([upper]).flat_map(|curve| curve.knots.iter().map(|knot| knot.0));
+        let mut batches: Vec<u32> = both.filter(|&batch| batch <= reach).collect();
+        batches.sort_unstable();
+        batches.dedup();
+        batches
+    }
+
+    /// Pairs of neighbouring extents between which it interpolates.
+    pub(super) fn cells(&self) -> impl Iterator<Item = (u32, u32)> {
+        self.curves.windows(2).filter(|pair| pair[1].joined).map(|pair| (pair[0].extent, pair[1].extent))
+    }
+}
+
+/// The points, each raised to the one before it and to the floor. Where the floor bends between two points, a knot is
+/// added: else the curve could dip below the floor between its own knots.
+fn raised(points: &[(u32, u64)], floor: &[(u32, u64)]) -> Vec<(u32, u64)> {
+    let (first, reach) = (points[0].0, last(points).0);
+    let bends = floor.iter().map(|knot| knot.0).filter(|batch| (first..=reach).contains(batch));
+    let mut batches: Vec<u32> = points.iter().map(|point| point.0).chain(bends).collect();
+    batches.sort_unstable();
+    batches.dedup();
+    let mut least = 0;
+    let knot = |batch: u32| {
+        let own = value(points, batch).expect("the batch is within the points");
+        least = least.max(own).max(held(floor, batch));
+        (batch, least)
+    };
+    batches.into_iter().map(knot).collect()
+}
+
+/// The larger of the curve and the floor at every bend of both, the shorter one continued level.
+fn upper(knots: &[(u32, u64)], floor: &[(u32, u64)]) -> Vec<(u32, u64)> {
+    let mut batches: Vec<u32> = knots.iter().chain(floor).map(|knot| knot.0).collect();
+    batches.sort_unstable();
+    batches.dedup();
+    batches.into_iter().map(|batch| (batch, held(knots, batch).max(held(floor, batch)))).collect()
+}
+
+/// The value on the knots, continued level beyond their end; 0 without any, and before the first one.
+fn held(knots: &[(u32, u64)], batch: u32) -> u64 {
+    match knots {
+        [first, ..] if batch >= first.0 => value(knots, batch).unwrap_or(last(knots).1),
+        _ => 0,
+    }
+}
+
+/// The value between knots; that of the first below it; `None` beyond the last.
+fn value(knots: &[(u32, u64)], batch: u32) -> Option<u64> {
+    let index = knots.partition_point(|knot| knot.0 < batch);
+    let upper = *knots.get(index)?;
+    match index.checked_sub(1) {
+        Some(lower) => Some(blend(knots[lower], upper, batch)),
+        None => Some(upper.1),
+    }
+}
+
+/// The value at `x` on the line through two points, rounded up. Exact in integers, so that it is monotone.
+fn blend((x0, y0): (u32, u64), (x1, y1): (u32, u64), x: u32) -> u64 {
+    let rise = u128::from(y1.saturating_sub(y0)) * u128::from(x - x0);
+    y0 + rise.div_ceil(u128::from(x1 - x0)) as u64
+}
+
+fn last(knots: &[(u32, u64)]) -> (u32, u64) {
+    *knots.last().expect("a curve is never empty")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two columns, at 10 and 20, over batches 1..=4.
+    fn surface() -> Surface {
+        Surface::build([(10, vec![(1, 10), (4, 40)]), (20, vec![(1, 30), (4, 120)])], &[])
+    }
+
+    #[test]
+    fn values_lie_between_the_corners_and_nowhere_else() {
+        let check = |batch, extent, expected| assert_eq!(surface().at(batch, extent), expected, "{batch} x {extent}");
+        check(1, 10, Some(10));
+        check(4, 20, Some(120));
+        check(2, 10, Some(20));
+        check(2, 15, Some(40));
+        check(1, 5, Some(10)); // a smaller extent costs no more
+        check(5, 10, None);
+        check(1, 21, None);
+        check(5, 15, None);
+        assert_eq!(Surface::default().at(1, 1), None);
+        assert_eq!(Surface::default().reach(1), None);
+    }
+
+    #[test]
+    fn a_switch_of_extent_is_not_interpolated_across() {
+        let columns = || [(10, vec![(1, 10)]), (20, vec![(1, 30)])];
+        assert_eq!(Surface::build(columns(), &[15]).at(1, 12), Some(30));
+        assert_eq!(Surface::build(columns(), &[10]).at(1, 12), Some(30));
+        assert_eq!(Surface::build(columns(), &[20]).at(1, 15), Some(20));
+        assert_eq!(Surface::build(columns(), &[9]).at(1, 15), Some(20));
+    }
+
+    #[test]
+    fn a_column_that_ends_early_is_bounded_by_the_next() {
+        let surface = Surface::build([(10, vec![(1, 10)]), (20, vec![(1, 30), (4, 120)])], &[]);
+        assert_eq!(surface.at(4, 15), Some(120));
+        assert_eq!(surface.at(4, 10), None);
+        assert_eq!(surface.reach(15), Some(4));
+        assert_eq!(surface.bends(15), [1, 4]);
+    }
+
+    #[test]
+    fn noise_never_makes_it_fall() {
+        let noisy = [(10, vec![(1, 50), (2, 40), (8, 90)]), (20, vec![(1, 20), (8, 80)]), (30, vec![(1, 10), (4, 60)])];
+        let surface = Surface::build(noisy, &[]);
+        let all: Vec<(u32, u32, u64)> = (1..=30)
+            .flat_map(|extent| (1..=8).map(move |batch| (batch, extent)))
+            .filter_map(|(batch, extent)| Some((batch, extent, surface.at(batch, extent)?)))
+            .collect();
+        for &(batch, extent, value) in &all {
+            for &(other_batch, other_extent, other) in &all {
+                assert!(
+                    batch > other_batch || extent > other_extent || value <= other,
+                    "{batch} x {extent}: {value}, but {other_batch} x {other_extent}: {other}"
+                );
+            }
+        }
+    }
+}

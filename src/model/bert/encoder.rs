@@ -1,0 +1,103 @@
+//! The forward pass.
+
+use candle_core::{Device, Result, Tensor};
+
+use crate::config::Pooling;
+use crate::memory::{Axes, ShapeKind};
+use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, SelfAttention, Widths, Workspace};
+use crate::model::{Batch, Fault, Model, Output, TokenRow};
+use crate::ops::{Indices, Rows, pool, pool_plain};
+
+/// A loaded BERT.
+pub(crate) struct Bert {
+    pub(super) embeddings: Embeddings,
+    pub(super) layers: Vec<(SelfAttention, FeedForward)>,
+    pub(super) head: Head,
+    pub(super) widths: Widths,
+    pub(super) kernels: Kernels,
+    pub(super) axes: Axes,
+    pub(super) device: Device,
+}
+
+/// What becomes of the hidden states.
+pub(crate) enum Head {
+    /// One vector for each row.
+    Pool(Pooling),
+    /// Logits: the first position's state through the pooler (with tanh) and the classifier.
+    Classify { pooler: Linear, classifier: Linear },
+}
+
+impl Model for Bert {
+    fn axes(&self) -> Axes {
+        self.axes.clone()
+    }
+
+    fn step(&mut self, batch: &Batch) -> std::result::Result<Output, Fault> {
+        let Batch::Tokens(rows) = batch;
+        for (index, row) in rows.iter().enumerate() {
+            self.check(row).map_err(|reason| Fault::Model { message: format!("row {index}: {reason}") })?;
+        }
+        let lengths = rows.iter().map(|row| row.ids.len()).collect();
+        let layout = match self.axes.kind {
+            ShapeKind::Padded => Rows::padded(lengths),
+            ShapeKind::Ragged | ShapeKind::Generate => Rows::ragged(lengths),
+        };
+        let vectors = self.forward(&collate(rows, &layout), &layout)?;
+        match vectors.iter().position(|vector| vector.iter().any(|value| !value.is_finite())) {
+            Some(row) => Err(Fault::NotFinite { row }),
+            None => Ok(Output::Vectors(vectors)),
+        }
+    }
+}
+
+impl Bert {
+    /// Rows come checked; a mistake on the way here must not become a read outside a table.
+    fn check(&self, row: &TokenRow) -> std::result::Result<(), &'static str> {
+        let tables = &self.embeddings.tables;
+        let inside = |ids: &[u32], bound: usize| ids.iter().all(|id| (*id as usize) < bound);
+        match () {
+            _ if row.ids.is_empty() => Err("it is empty"),
+            _ if row.ids.len() > self.axes.extent.max as usize => Err("it is longer than the model allows"),
+            _ if !inside(&row.ids, tables.words.rows()) => Err("a token id is outside the vocabulary"),
+            _ if !row.types.is_empty() && row.types.len() != row.ids.len() => Err("ids and types differ in number"),
+            _ if !inside(&row.types, tables.types.rows()) => Err("a type id is outside its table"),
+            _ => Ok(()),
+        }
+    }
+
+    fn forward(&self, indices: &Indices, rows: &Rows) -> Result<Vec<Vec<f32>>> {
+        let work = Workspace::new(self.kernels, self.widths, rows, &self.device)?;
+        let mut hidden = self.embeddings.forward(indices, self.kernels, &self.device)?;
+        for (attention, feed_forward) in &self.layers {
+            hidden = feed_forward.forward(attention.forward(hidden, rows, &work)?, &work)?;
+        }
+        let pooled = |pooling: Pooling| match self.kernels {
+            Kernels::Fused => pool(&hidden, rows, pooling),
+            Kernels::Plain => pool_plain(&hidden, rows, pooling),
+        };
+        match &self.head {
+            Head::Pool(pooling) => pooled(*pooling),
+            Head::Classify { pooler, classifier } => {
+                let first = Tensor::new(pooled(Pooling::Cls)?, &self.device)?;
+                classifier.forward(&pooler.forward(&first)?.tanh()?)?.to_vec2()
+            }
+        }
+    }
+}
+
+/// The rows' indices, each row's from its start on. What is padding has index 0 in all tables: it is computed and
+/// nobody looks at it.
+fn collate(rows: &[std::sync::Arc<TokenRow>], layout: &Rows) -> Indices {
+    let zeros = || vec![0; layout.tokens()];
+    let mut indices = Indices { words: zeros(), positions: zeros(), types: zeros() };
+    for (row, (start, length)) in rows.iter().zip(layout.iter()) {
+        indices.words[start..start + length].copy_from_slice(&row.ids);
+        for (position, index) in indices.positions[start..start + length].iter_mut().enumerate() {
+            *index = position as u32;
+        }
+        if !row.types.is_empty() {
+            indices.types[start..start + length].copy_from_slice(&row.types);
+        }
+    }
+    indices
+}

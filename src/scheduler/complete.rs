@@ -1,0 +1,156 @@
+//! A step comes back.
+
+use super::core::{InFlight, Scheduler};
+use super::lane::Lane;
+use super::step::{Member, Purpose, Step, Work};
+use crate::admission::Rejection;
+use crate::memory::{DriftVerdict, Ledger, Measured, Observed, Outcome, PROBE_RUNS, ProfileState, Shape};
+use crate::units::{Bytes, Micros, RequestId, Timestamp};
+
+/// Weight of the newest step in the usual step time.
+const NEWEST: f64 = 0.1;
+
+/// What a step's end means for requests. Each named one is answered by it.
+#[must_use = "each of these requests has to be answered"]
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Completed {
+    /// All their rows have results.
+    pub finished: Vec<RequestId>,
+    /// They got no memory even after the whole ladder.
+    pub rejected: Vec<(RequestId, Rejection)>,
+    /// The step failed under them; the engine knows the fault.
+    pub faulted: Vec<RequestId>,
+}
+
+impl Scheduler {
+    /// Takes back a step and says which requests are answered by it. Those cancelled or expired meanwhile are not named.
+    ///
+    /// `refused` are indices of members that the ladder had to refuse although others of the step have results; with
+    /// [`Outcome::OutOfMemory`] and none named, all are refused. For a probe `seen.time` is that of one run.
+    ///
+    /// # Panics
+    /// When the step is not the one in flight.
+    pub fn complete(
+        &mut self,
+        now: Timestamp,
+        step: Step,
+        seen: &Observed,
+        refused: &[usize],
+        ledger: &mut Ledger,
+    ) -> Completed {
+        let in_flight = self.in_flight.take().expect("a step comes back once, after it was given out");
+        assert_eq!(in_flight.id, step.id, "the step that comes back is the one in flight");
+        let ceiling = step.lease.ceiling;
+        ledger.give_back(step.lease, seen);
+        let lane = self.lanes.get_mut(&step.model).expect("steps are of lanes");
+        account(lane, &in_flight, seen);
+        match step.purpose {
+            Purpose::Probe => {
+                learn_probe(lane, step.shape, seen, ceiling);
+                Completed::default()
+            }
+            Purpose::Serve => {
+                if learn_peak(lane, step.shape, seen) == Survey::Begins {
+                    // Nothing is owed to it for the time in which there was nothing to measure.
+                    self.clock.enter(&mut lane.survey);
+                }
+                // Members are in order of age.
+                let oldest = step.members.iter().find_map(|member| self.requests.get(&member.request));
+                let oldest = oldest.map_or(step.chosen_at, |request| request.facts.arrival);
+                // Only time in which these rows could have been served counts.
+                let since = lane.last_step.max(oldest).min(step.chosen_at);
+                lane.drain.record(step.members.len() as u64, now.since(since));
+                lane.last_step = now;
+                self.usual_step = average(self.usual_step, seen.time);
+                self.settle(&step.members, seen, refused, ceiling)
+            }
+        }
+    }
+
+    /// Moves the members of a step out of flight.
+    fn settle(&mut self, members: &[Member], seen: &Observed, refused: &[usize], available: Bytes) -> Completed {
+        let mut completed = Completed::default();
+        for (position, member) in members.iter().enumerate() {
+            let Some(request) = self.requests.get_mut(&member.request) else { continue };
+            let Work::Row { index } = member.work else { unreachable!("only whole rows are chosen") };
+            request.finish(index);
+            let is_refused = match seen.outcome {
+                Outcome::Faulted => {
+                    self.forget(member.request);
+                    completed.faulted.push(member.request);
+                    continue;
+                }
+                Outcome::OutOfMemory => refused.is_empty() || refused.contains(&position),
+                Outcome::Done => refused.contains(&position),
+            };
+            if is_refused {
+                let needed = seen.peak.max(available + Bytes::new(1));
+                let retry_after = self.settings.memory_wait_max;
+                self.forget(member.request);
+                completed.rejected.push((member.request, Rejection::OutOfMemory { needed, available, retry_after }));
+            } else if request.is_done() {
+                self.forget(member.request);
+                completed.finished.push(member.request);
+            }
+        }
+        completed
+    }
+}
+
+/// The usual time of a step after one that took `newest`.
+fn average(usual: Micros, newest: Micros) -> Micros {
+    if usual == Micros::ZERO {
+        return newest;
+    }
+    let (usual, newest) = (usual.get() as f64, newest.get() as f64);
+    Micros::new((usual + NEWEST * (newest - usual)).round() as u64)
+}
+
+/// Corrects what the step was charged by what it took.
+fn account(lane: &mut Lane, in_flight: &InFlight, seen: &Observed) {
+    let runs = if in_flight.purpose == Purpose::Probe { PROBE_RUNS } else { 1 };
+    let time = Micros::new(seen.time.get().saturating_mul(u64::from(runs)));
+    lane.device_time += time;
+    for &(claim, part) in &in_flight.charges {
+        lane.flow_mut(claim).correct(in_flight.predicted_time, time, part);
+    }
+}
+
+/// Takes a probe's result into the profile.
+fn learn_probe(lane: &mut Lane, shape: Shape, seen: &Observed, ceiling: Bytes) {
+    let Some(profile) = &mut lane.profile else { return };
+    let was_stale = profile.state() == ProfileState::Stale;
+    match seen.outcome {
+        Outcome::Done => profile.record(Measured { shape, peak: seen.peak, time: seen.time }),
+        Outcome::OutOfMemory => profile.defer_probe(shape, ceiling),
+        // A shape that the model cannot compute is never asked for again.
+        Outcome::Faulted => profile.defer_probe(shape, Bytes::MAX),
+    }
+    if was_stale && profile.state() != ProfileState::Stale {
+        lane.drift.reset();
+    }
+}
+
+/// Whether a profile has to be measured anew.
+#[derive(PartialEq, Eq)]
+enum Survey {
+    Begins,
+    AsBefore,
+}
+
+/// Compares a step's true peak with its prediction.
+fn learn_peak(lane: &mut Lane, shape: Shape, seen: &Observed) -> Survey {
+    let Some(profile) = &mut lane.profile else { return Survey::AsBefore };
+    let Some(predicted) = profile.predicted(shape) else { return Survey::AsBefore };
+    // A step that did not run whole says how much its parts needed: less than the whole would have.
+    if seen.outcome != Outcome::Done || (seen.rungs.halvings > 0 && seen.peak <= predicted) {
+        return Survey::AsBefore;
+    }
+    match lane.drift.observe(predicted, seen.peak) {
+        DriftVerdict::Holds => Survey::AsBefore,
+        DriftVerdict::Stale | DriftVerdict::Slack => {
+            profile.mark_stale();
+            Survey::Begins
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! The assembly: a configuration in, a running server out. `serve`, `demo` and the tests all start it here.
+
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+
+use crate::admission::QueueLimits;
+use crate::config::source::{Cache, Located, resolve};
+use crate::config::{self, ConfigError, Entry, Environment, MemoryBudget, Repository, ServerConfig};
+use crate::device::cpu::CpuDevice;
+use crate::device::profile_store::ProfileStore;
+use crate::device::{Device, Report};
+use crate::engine::{Engine, EngineError, EngineHandle, EngineSettings, Offer};
+use crate::memory::{DeviceBooks, Reading, Readings, Slack, TrimPolicy};
+use crate::model::{Blueprint, ModelFiles};
+use crate::scheduler::{Batching, Settings};
+use crate::service::{self, Drained, Limits, ServeError};
+use crate::telemetry::{Metrics, router};
+use crate::units::Bytes;
+
+/// Why a server does not start, or ends by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The configuration cannot work.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// A port cannot be had.
+    #[error(
+        "cannot listen on {address} for {what}: {error}; another program may have the port: choose one with {flag}"
+    )]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// What for.
+        what: &'static str,
+        /// What the system said.
+        error: io::Error,
+        /// The setting that changes it.
+        flag: &'static str,
+    },
+    /// The engine does not start.
+    #[error("{0}")]
+    Engine(#[from] EngineError),
+    /// The services ended.
+    #[error("{0}")]
+    Serve(#[from] ServeError),
+    /// The metrics port ended.
+    #[error("the metrics port failed: {0}")]
+    Metrics(io::Error),
+}
+
+/// A running server. Its ports are open; models may still be loading.
+pub struct Server {
+    /// Where the gRPC services are.
+    pub grpc: SocketAddr,
+    /// Where metrics and health are.
+    pub metrics: SocketAddr,
+    engine: Engine,
+    listener: TcpListener,
+    limits: Limits,
+    metrics_task: JoinHandle<io::Result<()>>,
+}
+
+impl Server {
+    /// Opens the ports, then starts the engine and with it the first loads. Answers nothing before [`Server::run`].
+    ///
+    /// # Errors
+    /// A [`ServerError`] that says what to change. A broken model is no error: it is served as broken.
+    pub async fn start(config: ServerConfig, environment: &Environment) -> Result<Server, ServerError> {
+        let repository = Repository::load(&config)?;
+        let listener = listen(config.address, config.grpc_port, "gRPC", "--grpc-port").await?;
+        let http = listen(config.address, config.metrics_port, "metrics and health", "--metrics-port").await?;
+        let (grpc, metrics_address) = (local(&listener)?, local(&http)?);
+
+        let metrics = Metrics::new();
+        let cache = Cache::new(&config, environment);
+        let limits = limits(&config);
+        let engine = {
+            let metrics = metrics.clone();
+            // Reads the headers of every model's files.
+            tokio::task::spawn_blocking(move || start_engine(&config, repository, &cache, &metrics))
+                .await
+                .map_err(|error| EngineError::Io(io::Error::other(error)))??
+        };
+        let (pulse, health) = (engine.handle().pulse(), engine.handle().health());
+        let live = move || if pulse.alive() { Ok(()) } else { Err("the engine's loop does not turn".to_owned()) };
+        let ready = move || health.borrow().readiness();
+        let routes = router(metrics, live, ready);
+        let metrics_task = tokio::spawn(async move { axum::serve(http, routes).await });
+        Ok(Server { grpc, metrics: metrics_address, engine, listener, limits, metrics_task })
+    }
+
+    /// A way to the engine.
+    pub fn engine(&self) -> EngineHandle {
+        self.engine.handle()
+    }
+
+    /// Serves until `shutdown` resolves or the device is lost, then drains: health says NOT_SERVING first, what is
+    /// accepted is finished within the bound, then everything ends.
+    ///
+    /// # Errors
+    /// A [`ServerError`] if the services end by themselves.
+    pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<Ended, ServerError> {
+        let handle = self.engine.handle();
+        let mut health = handle.health();
+        let poisoned = async move {
+            // An error means that the engine is gone, which it is only after this function.
+            let _ = health.wait_for(|view| view.poisoned).await;
+        };
+        let lost = Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let was_lost = lost.clone();
+        let drained_engine = handle.clone();
+        let stop = async move {
+            tokio::select! {
+                () = shutdown => {}
+                () = poisoned => was_lost.store(true, std::sync::atomic::Ordering::Relaxed),
+            }
+        };
+        let drained = service::serve(self.listener, handle, self.limits, stop).await?;
+        // Calls have been answered or cut off; what is left in the engine belongs to nobody.
+        let _ = tokio::time::timeout(Duration::from_secs(1), drained_engine.drain()).await;
+        self.metrics_task.abort();
+        let engine = self.engine;
+        let _ = tokio::task::spawn_blocking(move || drop(engine)).await;
+        Ok(Ended { drained, device_lost: lost.load(std::sync::atomic::Ordering::Relaxed) })
+    }
+}
+
+/// How a server ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// The drain.
+    pub drained: Drained,
+    /// It ended because the device was lost: the process should exit non-zero, for its supervisor.
+    pub device_lost: bool,
+}
+
+async fn listen(
+    address: IpAddr,
+    port: u16,
+    what: &'static str,
+    flag: &'static str,
+) -> Result<TcpListener, ServerError> {
+    let address = SocketAddr::new(address, port);
+    TcpListener::bind(address).await.map_err(|error| ServerError::Listen { address, what, error, flag })
+}
+
+fn local(listener: &TcpListener) -> Result<SocketAddr, ServerError> {
+    listener.local_addr().map_err(|error| ServerError::Engine(EngineError::Io(error)))
+}
+
+/// What each model of the repository is, read from its files; a broken one keeps its reason.
+pub fn offers(repository: Repository, cache: &Cache) -> Vec<Offer> {
+    let offer = |entry: Entry| {
+        let Entry { name, required, config, .. } = entry;
+        let model = config.map_err(|error| error.to_string()).and_then(|config| {
+            let blueprint = blueprint(&config, cache)?;
+            Ok((config, blueprint))
+        });
+        Offer { name, required, model }
+    };
+    repository.entries.into_iter().map(offer).collect()
+}
+
+/// Finds and reads the files of one model.
+///
+/// # Errors
+/// What is wrong with them, for people.
+pub fn blueprint(config: &config::ModelConfig, cache: &Cache) -> Result<Blueprint, String> {
+    let files = match resolve(&config.source, cache).map_err(|error| error.to_string())? {
+        Located::Folder(folder) => ModelFiles::open(&folder),
+        Located::Embedded(name) => ModelFiles::embedded(&name),
+    };
+    let files = files.map_err(|error| error.to_string())?;
+    Blueprint::new(config, files).map_err(|error| error.to_string())
+}
+
+fn start_engine(
+    config: &ServerConfig,
+    repository: Repository,
+    cache: &Cache,
+    metrics: &Metrics,
+) -> Result<Engine, EngineError> {
+    let readings = readings(config);
+    let device = move |epoch: Instant, reports: Box<dyn FnMut(Report) + Send>| {
+        CpuDevice::start(readings, epoch, reports).map(|device| Box::new(device) as Box<dyn Device>)
+    };
+    let offers = offers(repository, cache);
+    let profiles = ProfileStore::new(config.profile_dir.clone());
+    let books = |reading: &Reading| books(config.memory_budget, config.memory_safety, readings, reading);
+    Engine::start(engine_settings(config), offers, metrics, profiles, device, books)
+}
+
+fn readings(config: &ServerConfig) -> Readings {
+    match config.readings {
+        config::Readings::Live => Readings::Live,
+        config::Readings::Off => Readings::Off,
+    }
+}
+
+/// The books of a device whose first reading this is.
+fn books(budget: MemoryBudget, safety: Bytes, readings: Readings, reading: &Reading) -> DeviceBooks {
+    // The budget is for models and their steps. The safety margin lies beside it, unless the budget is the whole device.
+    let capacity = (budget.of(reading.total, reading.free) + safety).min(reading.total);
+    // On a CPU nothing is taken before the first model that would be inside the budget: the server's own memory is
+    // outside it.
+    DeviceBooks { capacity, safety, fixed: Bytes::ZERO, granule: Slack::CPU.granule, readings }
+}
+
+fn engine_settings(config: &ServerConfig) -> EngineSettings {
+    EngineSettings {
+        scheduler: Settings {
+            batching: match config.batching {
+                config::Batching::Profile => Batching::Profile,
+                config::Batching::Fixed(rows) => Batching::Fixed(rows.get()),
+            },
+            overtaking_max: config.overtaking_max,
+            survey_share: config.survey_share,
+            ..Settings::default()
+        },
+        trim: TrimPolicy { window: config.idle_decay, ..TrimPolicy::default() },
+        queue: QueueLimits {
+            rows: u64::from(config.queue_rows_max),
+            tokens: config.queue_tokens_max,
+            host_bytes: config.queue_bytes_max,
+        },
+        request_rows_max: config.request_rows_max,
+        load_timeout: config.load_timeout,
+        minimum_residency: config.minimum_residency,
+    }
+}
+
+fn limits(config: &ServerConfig) -> Limits {
+    Limits {
+        message: config.message_bytes_max,
+        request_rows: config.request_rows_max,
+        streams: config.streams_max,
+        drain_bound: config.drain_timeout.into(),
+        ..Limits::default()
+    }
+}

@@ -1,0 +1,201 @@
+//! What every call gets before its service sees it: a deadline, a span, a place in the count of calls in flight, an
+//! answer compressed only if it is itself, and a status in our words where the transport refuses its message.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderMap, Request, Response};
+use tower::{Layer, Service};
+use tracing::{Instrument, Span, field};
+
+use super::errors::rephrase_transport;
+use super::server::{Count, InFlight};
+use crate::units::Bytes;
+
+/// Longest part of a client's request id and traceparent that goes into the log.
+const ID_LENGTH_MAX: usize = 128;
+
+/// When a call came and when its answer is of no more use. In the extensions of every request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    /// When its headers were read.
+    pub(crate) at: Instant,
+    /// From the header `grpc-timeout`.
+    pub(crate) deadline: Option<Instant>,
+}
+
+impl Arrival {
+    /// Of a request that went through [`CallLayer`]; one that did not has come just now.
+    pub(crate) fn of<T>(request: &tonic::Request<T>) -> Arrival {
+        request.extensions().get().copied().unwrap_or_else(|| Arrival { at: Instant::now(), deadline: None })
+    }
+
+    fn read(headers: &HeaderMap) -> Arrival {
+        let at = Instant::now();
+        let timeout = headers.get("grpc-timeout").and_then(|value| value.to_str().ok()).and_then(parse_timeout);
+        Arrival { at, deadline: timeout.and_then(|timeout| at.checked_add(timeout.saturating_sub(margin(timeout)))) }
+    }
+
+    /// The earlier of the call's deadline and `timeout` after its arrival.
+    pub(crate) fn deadline_within(&self, timeout: Option<Duration>) -> Option<Instant> {
+        let own = timeout.and_then(|timeout| self.at.checked_add(timeout));
+        match (self.deadline, own) {
+            (Some(call), Some(own)) => Some(call.min(own)),
+            (call, own) => call.or(own),
+        }
+    }
+}
+
+/// How much before the client's deadline we answer. At the deadline itself the transport answers CANCELLED by its own
+/// timer, which starts just after ours and counts in milliseconds; the answer also has to reach the client.
+fn margin(timeout: Duration) -> Duration {
+    (timeout / 10).clamp(Duration::from_millis(2), Duration::from_millis(20)).min(timeout / 2)
+}
+
+/// The value of a `grpc-timeout` header: up to 8 digits and a unit. `None` if it is anything else, as the transport
+/// takes it too.
+fn parse_timeout(text: &str) -> Option<Duration> {
+    let unit = text.chars().last()?;
+    let digits = text.strip_suffix(unit)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let count: u64 = digits.parse().ok()?;
+    match unit {
+        'H' => Some(Duration::from_secs(count * 3600)),
+        'M' => Some(Duration::from_secs(count * 60)),
+        'S' => Some(Duration::from_secs(count)),
+        'm' => Some(Duration::from_millis(count)),
+        'u' => Some(Duration::from_micros(count)),
+        'n' => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+/// Puts a request id into the current call's span.
+pub(crate) fn note_request_id(id: &str) {
+    if !id.is_empty() {
+        Span::current().record("request_id", printable(id).as_str());
+    }
+}
+
+/// A client's id made fit for a log: cut, and without control characters.
+fn printable(id: &str) -> String {
+    id.chars().take(ID_LENGTH_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
+}
+
+fn span(path: &str, headers: &HeaderMap) -> Span {
+    let span = tracing::info_span!("call", rpc = path, request_id = field::Empty, traceparent = field::Empty);
+    for (header, name) in [("x-request-id", "request_id"), ("traceparent", "traceparent")] {
+        if let Some(text) = headers.get(header).and_then(|value| value.to_str().ok()) {
+            span.record(name, printable(text).as_str());
+        }
+    }
+    span
+}
+
+/// Wraps the services; see the module.
+#[derive(Clone)]
+pub(crate) struct CallLayer {
+    pub(crate) message_limit: Bytes,
+    pub(crate) in_flight: Arc<Count>,
+}
+
+impl<S> Layer<S> for CallLayer {
+    type Service = CallService<S>;
+
+    fn layer(&self, inner: S) -> CallService<S> {
+        CallService { inner, layer: self.clone() }
+    }
+}
+
+/// A service under [`CallLayer`].
+#[derive(Clone)]
+pub(crate) struct CallService<S> {
+    inner: S,
+    layer: CallLayer,
+}
+
+impl<S> Service<Request<Body>> for CallService<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        let arrival = Arrival::read(request.headers());
+        // Many clients say that they can read gzip and few want it: vectors of floats shrink by a tenth and take longer
+        // than the step that made them. An answer is compressed if its call is.
+        if !request.headers().contains_key("grpc-encoding") {
+            request.headers_mut().remove("grpc-accept-encoding");
+        }
+        request.extensions_mut().insert(arrival);
+        let path = request.uri().path();
+        let span = span(path, request.headers());
+        // Health watches and reflection streams last as long as their clients like; a drain does not wait for them.
+        let counted = (!path.starts_with("/grpc.")).then(|| InFlight::enter(&self.layer.in_flight));
+        let limit = self.layer.message_limit;
+        let answer = self.inner.call(request);
+        let observed = async move {
+            let response = answer.await?;
+            let status = Status::from_header_map(response.headers());
+            drop(counted);
+            let Some(status) = status else { return Ok(response) };
+            tracing::debug!(code = ?status.code(), elapsed_us = arrival.at.elapsed().as_micros() as u64, "call failed");
+            Ok(match rephrase_transport(&status, limit) {
+                Some(named) => named.into_http(),
+                None => response,
+            })
+        };
+        Box::pin(observed.instrument(span))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_are_read_as_the_protocol_writes_them() {
+        let check = |text: &str, expected: Option<Duration>| assert_eq!(parse_timeout(text), expected, "{text:?}");
+        check("5m", Some(Duration::from_millis(5)));
+        check("100u", Some(Duration::from_micros(100)));
+        check("7n", Some(Duration::from_nanos(7)));
+        check("3S", Some(Duration::from_secs(3)));
+        check("2M", Some(Duration::from_secs(120)));
+        check("99999999H", Some(Duration::from_secs(99_999_999 * 3600)));
+        check("999999999S", None);
+        check("S", None);
+        check("", None);
+        check("-5S", None);
+        check("5 S", None);
+        check("5é", None);
+    }
+
+    #[test]
+    fn the_answer_comes_before_the_clients_deadline() {
+        for ms in [1, 5, 20, 100, 1_000, 3_600_000] {
+            let timeout = Duration::from_millis(ms);
+            assert!(margin(timeout) > Duration::ZERO && margin(timeout) <= timeout / 2, "{ms} ms");
+        }
+    }
+
+    #[test]
+    fn ids_are_cut_and_cleaned_for_the_log() {
+        assert_eq!(printable("a\nb"), "a?b");
+        assert_eq!(printable(&"x".repeat(500)).len(), ID_LENGTH_MAX);
+    }
+}

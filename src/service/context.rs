@@ -1,0 +1,156 @@
+//! What all services share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, watch};
+
+use super::errors::Problem;
+use super::limits::Limits;
+use super::port::Inference;
+use super::server::Count;
+use super::tokenizer::Tokenizer;
+use crate::admission::Rejection;
+use crate::config::Task;
+use crate::engine::{Definition, ModelStatus, Registered};
+use crate::model::ModelCard;
+use crate::units::{Bytes, ModelId};
+
+/// The engine, the limits, the tokenizer and what is counted here, behind one `Arc`.
+pub(crate) struct Context<E> {
+    pub(crate) engine: E,
+    pub(crate) limits: Limits,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) in_flight: Arc<Count>,
+    /// True from the moment that the server is told to go down.
+    pub(crate) draining: watch::Receiver<bool>,
+    /// One permit for each stream of inferences.
+    pub(crate) streams: Arc<Semaphore>,
+    /// Time that the host spent for each model, by its number.
+    host_times: Vec<HostTimes>,
+}
+
+/// Time that the host, not the device, spent on the answered requests of a model.
+#[derive(Debug, Default)]
+pub(crate) struct HostTimes {
+    tokenize_us: AtomicU64,
+    finish_us: AtomicU64,
+}
+
+impl HostTimes {
+    /// Counts one answered request.
+    pub(crate) fn add(&self, tokenize: Duration, finish: Duration) {
+        self.tokenize_us.fetch_add(tokenize.as_micros() as u64, Ordering::Relaxed);
+        self.finish_us.fetch_add(finish.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Microseconds of tokenization and of what follows the device, of all requests together.
+    pub(crate) fn read(&self) -> (u64, u64) {
+        (self.tokenize_us.load(Ordering::Relaxed), self.finish_us.load(Ordering::Relaxed))
+    }
+}
+
+/// A model that can be asked: its files are in order.
+pub(crate) struct Target {
+    pub(crate) registered: Arc<Registered>,
+    pub(crate) definition: Arc<Definition>,
+}
+
+impl<E: Inference> Context<E> {
+    pub(crate) fn new(
+        engine: E,
+        limits: Limits,
+        draining: watch::Receiver<bool>,
+    ) -> Result<Context<E>, std::io::Error> {
+        let models = engine.statuses().len();
+        Ok(Context {
+            tokenizer: Tokenizer::new(limits.tokenizer_rows)?,
+            in_flight: Arc::new(Count::default()),
+            draining,
+            streams: Arc::new(Semaphore::new(limits.streams as usize)),
+            host_times: (0..models).map(|_| HostTimes::default()).collect(),
+            engine,
+            limits,
+        })
+    }
+
+    /// The host's times of a model; `None` for a number that no model had when the server started.
+    pub(crate) fn host_times(&self, model: ModelId) -> Option<&HostTimes> {
+        self.host_times.get(model.get() as usize)
+    }
+
+    /// The registered model of this name.
+    pub(crate) fn find(&self, name: &str) -> Result<Arc<Registered>, Problem> {
+        self.engine.find(name).ok_or_else(|| Problem::UnknownModel {
+            asked: name.to_owned(),
+            known: self.engine.statuses().into_iter().map(|status| status.name).collect(),
+        })
+    }
+
+    /// The model of this name with its card.
+    pub(crate) fn target(&self, name: &str) -> Result<Target, Problem> {
+        let registered = self.find(name)?;
+        match registered.definition.clone() {
+            Ok(definition) => Ok(Target { registered, definition }),
+            Err(_) => Err(Problem::rejected(name, Rejection::Broken)),
+        }
+    }
+
+    /// The model of this name for a task; an empty name means the only one there is for it.
+    pub(crate) fn target_for(&self, task: Task, name: &str) -> Result<Target, Problem> {
+        if name.is_empty() {
+            let fitting: Vec<String> = (self.engine.statuses().into_iter())
+                .filter(|status| self.target(&status.name).is_ok_and(|target| target.definition.card.task == task))
+                .map(|status| status.name)
+                .collect();
+            return match fitting.as_slice() {
+                [only] => self.target(only),
+                [] => {
+                    Err(Problem::invalid("model", format!("it is empty and no model for task '{task}' is registered")))
+                }
+                several => Err(Problem::invalid(
+                    "model",
+                    format!("it is empty and several models are for task '{task}': name one of {}", several.join(", ")),
+                )),
+            };
+        }
+        let target = self.target(name)?;
+        if target.definition.card.task != task {
+            let found = target.definition.card.task;
+            return Err(Problem::invalid(
+                "model",
+                format!("'{name}' is for task '{found}' and this call is for task '{task}'"),
+            ));
+        }
+        Ok(target)
+    }
+
+    /// Refuses every version but the served one; an empty one means that.
+    pub(crate) fn check_version(&self, card: &ModelCard, asked: &str) -> Result<(), Problem> {
+        if asked.is_empty() || asked == card.version {
+            return Ok(());
+        }
+        Err(Problem::UnknownVersion {
+            model: card.name.clone(),
+            asked: asked.to_owned(),
+            served: card.version.to_owned(),
+        })
+    }
+
+    /// The published status of a model.
+    pub(crate) fn status(&self, model: ModelId) -> Option<ModelStatus> {
+        self.engine.statuses().into_iter().find(|status| status.id == model)
+    }
+
+    /// Refuses an answer that no message can hold, before anything is computed for it.
+    pub(crate) fn check_answer(&self, needed: Bytes) -> Result<(), Problem> {
+        let limit = self.limits.message;
+        if needed > limit { Err(Problem::AnswerTooLarge { needed, limit }) } else { Ok(()) }
+    }
+
+    /// Whether the server is going down.
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+}

@@ -1,0 +1,321 @@
+//! The only place where a rejection, a fault or a flaw of a request becomes a gRPC status.
+//!
+//! Every status has a sentence with the place, what was found and what is allowed, and `google.rpc` details: ErrorInfo
+//! (domain `plimsoll`, a reason to match on), BadRequest with the field for what the caller has to change, RetryInfo
+//! where trying again may help.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use crate::admission::{LateAt, QueueLimit, Rejection, TooLarge};
+use crate::engine::{BudgetError, Failure, PlanError};
+use crate::units::Bytes;
+
+/// The domain of our ErrorInfo details.
+pub(crate) const DOMAIN: &str = "plimsoll";
+
+/// When to try again where a bound of the services, not of the engine, was met: a few steps' time.
+const RETRY_SOON: Duration = Duration::from_millis(100);
+
+/// Why a service answers with a status instead of a result.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Problem {
+    /// The request is malformed. `field` is the path of the offending part, such as `texts[3]` or `inputs['TEXT']`.
+    Invalid { field: String, text: String },
+    /// No model of this name is registered.
+    UnknownModel { asked: String, known: Vec<String> },
+    /// The model is served, but not in this version.
+    UnknownVersion { model: String, asked: String, served: String },
+    /// The answer would be larger than a message may be.
+    AnswerTooLarge { needed: Bytes, limit: Bytes },
+    /// Too many streams of inferences are open.
+    TooManyStreams { limit: u32 },
+    /// Too many rows wait for the tokenizer.
+    TokenizerFull { waiting: u64, asked: u64, limit: u64 },
+    /// The server's own code panicked; the log has the text.
+    Panicked,
+    /// The protocol has this, the server does not. The text says what to do instead.
+    NotOffered(&'static str),
+    /// The engine has no answer.
+    Failed { model: String, failure: Failure },
+    /// A budget was not set.
+    Budget { model: String, error: BudgetError },
+    /// Nothing can be said about whether models fit.
+    Plan(PlanError),
+}
+
+impl Problem {
+    /// A malformed part of a request.
+    pub(crate) fn invalid(field: impl Into<String>, text: impl Into<String>) -> Problem {
+        Problem::Invalid { field: field.into(), text: text.into() }
+    }
+
+    /// An expected failure of a request for `model`.
+    pub(crate) fn rejected(model: &str, rejection: Rejection) -> Problem {
+        Problem::Failed { model: model.to_owned(), failure: Failure::Rejected(rejection) }
+    }
+}
+
+/// What a status says.
+struct Told {
+    code: Code,
+    reason: &'static str,
+    text: String,
+    field: Option<String>,
+    retry: Option<Duration>,
+}
+
+impl Told {
+    fn new(code: Code, reason: &'static str, text: String) -> Told {
+        Told { code, reason, text, field: None, retry: None }
+    }
+
+    fn field(self, field: impl Into<String>) -> Told {
+        Told { field: Some(field.into()), ..self }
+    }
+
+    fn retry(self, after: Duration) -> Told {
+        Told { retry: Some(after), ..self }
+    }
+}
+
+impl From<Problem> for Status {
+    fn from(problem: Problem) -> Status {
+        tell(problem).into_status()
+    }
+}
+
+/// Longest text of a status in bytes. It travels as a header, percent-encoded and again inside the details, and clients
+/// refuse headers beyond 8 KiB: a name of a megabyte that we quote must not become their error instead of ours.
+const TEXT_MAX: usize = 512;
+/// Longest field of a violation in bytes.
+const FIELD_MAX: usize = 128;
+
+impl Told {
+    fn into_status(self) -> Status {
+        let text = cut(self.text, TEXT_MAX);
+        let mut details = ErrorDetails::new();
+        details.set_error_info(self.reason, DOMAIN, HashMap::<String, String>::new());
+        if let Some(field) = self.field {
+            details.add_bad_request_violation(cut(field, FIELD_MAX), text.clone());
+        }
+        if self.retry.is_some() {
+            details.set_retry_info(self.retry);
+        }
+        Status::with_error_details(self.code, text, details)
+    }
+}
+
+/// At most `most` bytes of a text, with a mark where it was cut.
+fn cut(mut text: String, most: usize) -> String {
+    const MARK: &str = "...";
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most - MARK.len()));
+        text.push_str(MARK);
+    }
+    text
+}
+
+fn tell(problem: Problem) -> Told {
+    match problem {
+        Problem::Invalid { field, text } => {
+            Told::new(Code::InvalidArgument, "INVALID", format!("{field}: {text}")).field(field)
+        }
+        Problem::UnknownModel { asked, known } => {
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            Told::new(Code::NotFound, "UNKNOWN_MODEL", format!("no model '{asked}' is registered; there are: {known}"))
+        }
+        Problem::UnknownVersion { model, asked, served } => Told::new(
+            Code::NotFound,
+            "UNKNOWN_VERSION",
+            format!("model '{model}' has no version '{asked}': leave the version empty or ask for '{served}'"),
+        ),
+        Problem::AnswerTooLarge { needed, limit } => Told::new(
+            Code::OutOfRange,
+            "ANSWER_TOO_LARGE",
+            format!(
+                "the answer takes {needed} and a message may have {limit}: send fewer rows, ask for fewer dimensions, \
+                 or raise the server's message limit"
+            ),
+        ),
+        Problem::TooManyStreams { limit } => Told::new(
+            Code::ResourceExhausted,
+            "TOO_MANY_STREAMS",
+            format!("{limit} streams are open, which is the limit: close one, or send several requests over one"),
+        )
+        .retry(RETRY_SOON),
+        Problem::TokenizerFull { waiting, asked, limit } => Told::new(
+            Code::ResourceExhausted,
+            "QUEUE_FULL",
+            format!(
+                "{waiting} rows wait for the tokenizer, this call has {asked} and {limit} may wait: try again later"
+            ),
+        )
+        .retry(RETRY_SOON),
+        Problem::Panicked => Told::new(
+            Code::Internal,
+            "FAULT",
+            "the server failed on this request and serves on; its log has the cause".to_owned(),
+        ),
+        Problem::NotOffered(text) => Told::new(Code::Unimplemented, "NOT_OFFERED", text.to_owned()),
+        Problem::Failed { model, failure: Failure::Rejected(rejection) } => tell_rejection(&model, rejection),
+        Problem::Failed { model, failure: Failure::Fault(_) } => Told::new(
+            Code::Internal,
+            "FAULT",
+            format!("model '{model}' failed while it ran this request; the server's log has the cause"),
+        ),
+        Problem::Budget { model, error: error @ BudgetError::Refused(_) } => Told::new(
+            Code::InvalidArgument,
+            "BUDGET_REFUSED",
+            format!("the budget of model '{model}' is as before: {error}"),
+        )
+        .field("budget"),
+        Problem::Budget { model, error: error @ BudgetError::Outdated { .. } } => {
+            Told::new(Code::Aborted, "OUTDATED", format!("the budget of model '{model}' is as before: {error}"))
+        }
+        Problem::Plan(error) => Told::new(Code::FailedPrecondition, "NO_PLAN", error.to_string()),
+    }
+}
+
+fn tell_rejection(model: &str, rejection: Rejection) -> Told {
+    let told = match rejection {
+        Rejection::Empty => {
+            Told::new(Code::InvalidArgument, "EMPTY", "the request has no rows: send at least one".to_owned())
+                .field("rows")
+        }
+        Rejection::TooLarge(TooLarge::Length { row, needed, possible }) => Told::new(
+            Code::InvalidArgument,
+            "TOO_LARGE",
+            format!(
+                "row {row} has {needed} tokens and model '{model}' takes {possible}: shorten it, or ask for truncation"
+            ),
+        )
+        .field(format!("rows[{row}]")),
+        Rejection::TooLarge(TooLarge::Rows { needed, possible }) => Told::new(
+            Code::InvalidArgument,
+            "TOO_LARGE",
+            format!("the request has {needed} rows and may have {possible}: send it in parts"),
+        )
+        .field("rows"),
+        Rejection::TooLarge(TooLarge::Workspace { needed, possible }) => Told::new(
+            Code::InvalidArgument,
+            "TOO_LARGE",
+            format!(
+                "the longest row alone needs {needed} and model '{model}' can never be given more than {possible}: \
+                 shorten it, or raise the model's limit"
+            ),
+        )
+        .field("rows"),
+        Rejection::QueueFull { limit, waiting, asked, allowed, .. } => {
+            let unit = match limit {
+                QueueLimit::Rows => "rows",
+                QueueLimit::Tokens => "tokens",
+                QueueLimit::HostBytes => "bytes",
+            };
+            Told::new(
+                Code::ResourceExhausted,
+                "QUEUE_FULL",
+                format!(
+                    "the queue of model '{model}' is full: {waiting} {unit} wait, this request has {asked} and \
+                     {allowed} may wait: try again later, or send less at once"
+                ),
+            )
+        }
+        Rejection::Late { at, waited } => {
+            let place = match at {
+                LateAt::Admission => "before it was queued: the deadline is too short for the work ahead of it",
+                LateAt::Queue => "while it waited; it never ran",
+                LateAt::Step => "while it ran; its result is thrown away",
+            };
+            Told::new(Code::DeadlineExceeded, "LATE", format!("the deadline was missed after {waited}, {place}"))
+        }
+        Rejection::Cancelled => Told::new(Code::Cancelled, "CANCELLED", "the client cancelled the request".to_owned()),
+        Rejection::OutOfMemory { needed, available, .. } => Told::new(
+            Code::ResourceExhausted,
+            "OUT_OF_MEMORY",
+            format!(
+                "model '{model}' needs {needed} for the smallest step and {available} could be given: try again later"
+            ),
+        ),
+        Rejection::NotLoaded => Told::new(
+            Code::Unavailable,
+            "NOT_LOADED",
+            format!("model '{model}' is not loaded: load it with plimsoll.v1.Models/Load or RepositoryModelLoad"),
+        ),
+        Rejection::Loading { .. } => Told::new(
+            Code::Unavailable,
+            "LOADING",
+            format!("model '{model}' is being loaded and is not ready yet: try again later"),
+        ),
+        Rejection::Draining => Told::new(
+            Code::Unavailable,
+            "DRAINING",
+            format!("model '{model}' is being unloaded or the server is going down: try another server"),
+        ),
+        Rejection::DoesNotFit { needed, available, .. } => Told::new(
+            Code::ResourceExhausted,
+            "DOES_NOT_FIT",
+            format!(
+                "loading model '{model}' needs {needed} and {available} can be given, evictions included: unload or \
+                 unpin another model, or raise the budget"
+            ),
+        ),
+        Rejection::Broken => Told::new(
+            Code::FailedPrecondition,
+            "BROKEN",
+            format!(
+                "model '{model}' could not be loaded; the server's log and plimsoll.v1.Models/List have the reason"
+            ),
+        ),
+    };
+    match rejection.retry_after() {
+        Some(after) => told.retry(after.into()),
+        None => told,
+    }
+}
+
+/// Says in our words what the transport found wrong with a message before any service saw it; `None` for every other
+/// status. The transport has no types for these two findings, so they are told by the beginnings of its texts; a test
+/// over a real connection notices if those change.
+pub(crate) fn rephrase_transport(status: &Status, limit: Bytes) -> Option<Status> {
+    let (code, text) = (status.code(), status.message());
+    let too_large = (code == Code::OutOfRange && text.starts_with("Error, decoded message length too large"))
+        || (code == Code::ResourceExhausted && text.starts_with("Error decompressing: size limit"));
+    let malformed = code == Code::Internal && text.starts_with("failed to decode Protobuf message");
+    let told = if too_large {
+        let found: Option<u64> =
+            text.split_once("found ").and_then(|(_, rest)| rest.split(' ').next()).and_then(|count| count.parse().ok());
+        let found = found.map_or("more".to_owned(), |count| format!("{count} bytes"));
+        Told::new(
+            Code::OutOfRange,
+            "MESSAGE_TOO_LARGE",
+            format!(
+                "the message has {found} and may have {} bytes ({limit}): send fewer rows, or raise the server's \
+                 message limit",
+                limit.get()
+            ),
+        )
+    } else if malformed {
+        Told::new(Code::InvalidArgument, "INVALID", format!("the message is not what the protocol says: {text}"))
+    } else {
+        return None;
+    };
+    Some(told.into_status())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_between_characters() {
+        let check = |text: &str, most, expected: &str| assert_eq!(cut(text.to_owned(), most), expected);
+        check("short", 5, "short");
+        check("longer", 5, "lo...");
+        check("éééé", 6, "é...");
+        check("", 5, "");
+    }
+}

@@ -1,0 +1,52 @@
+//! One inference: from request to response.
+
+use std::time::Instant;
+
+use prost::Message;
+
+use super::inputs;
+use super::outputs::Outputs;
+use super::parameters::Parameters;
+use crate::service::call::{Arrival, note_request_id};
+use crate::service::context::Context;
+use crate::service::errors::Problem;
+use crate::service::port::Inference;
+use crate::service::proto::inference::{ModelInferRequest, ModelInferResponse};
+use crate::service::request::Inquiry;
+use crate::units::Bytes;
+
+/// Serves one request that came at `arrival`.
+pub(crate) async fn infer<E: Inference>(
+    context: &Context<E>,
+    arrival: Arrival,
+    request: ModelInferRequest,
+) -> Result<ModelInferResponse, Problem> {
+    note_request_id(&request.id);
+    let target = context.target(&request.model_name)?;
+    let card = &target.definition.card;
+    context.check_version(card, &request.model_version)?;
+    let parameters = Parameters::read(&request.parameters)?;
+    let outputs = Outputs::read(card, &request.outputs, &parameters)?;
+    let rows = inputs::rows(context, card, request.inputs, request.raw_input_contents, &parameters)?;
+    context.check_answer(outputs.bytes(rows.len()))?;
+
+    let deadline = arrival.deadline_within(parameters.timeout);
+    let inquiry = Inquiry { rows, priority: parameters.priority, arrival, deadline };
+    let served = context.run(&target, inquiry).await?;
+
+    let finishing = Instant::now();
+    let (outputs, raw_output_contents) = outputs.write(card, served.answer.rows);
+    let response = ModelInferResponse {
+        model_name: card.name.clone(),
+        model_version: card.version.to_owned(),
+        id: request.id,
+        outputs,
+        raw_output_contents,
+        ..ModelInferResponse::default()
+    };
+    context.check_answer(Bytes::new(response.encoded_len() as u64))?;
+    if let Some(times) = context.host_times(target.registered.id) {
+        times.add(served.tokenize, finishing.elapsed());
+    }
+    Ok(response)
+}

@@ -1,0 +1,55 @@
+//! The model_repository extension: index, load, unload.
+
+use crate::engine::{ModelState, ModelStatus};
+use crate::service::context::Context;
+use crate::service::errors::Problem;
+use crate::service::port::{Inference, Operations};
+use crate::service::proto::inference::repository_index_response::ModelIndex;
+
+/// One line of the index.
+pub(crate) fn index(status: ModelStatus, version: String) -> ModelIndex {
+    let state = match status.state {
+        ModelState::Ready => "READY",
+        ModelState::Loading => "LOADING",
+        ModelState::Draining => "UNLOADING",
+        ModelState::NotLoaded | ModelState::Broken => "UNAVAILABLE",
+    };
+    ModelIndex { name: status.name, version, state: state.to_owned(), reason: status.reason.unwrap_or_default() }
+}
+
+/// The model that a load or unload means. Clients of one numbering of these messages put the model's name where the
+/// other has the repository's.
+fn name<'a>(repository: &'a str, model: &'a str) -> Result<&'a str, Problem> {
+    match (repository, model) {
+        ("", "") => Err(Problem::invalid("model_name", "it is empty: name the model")),
+        (repository, "") => Ok(repository),
+        (_, model) => Ok(model),
+    }
+}
+
+/// Loads a model and waits until it is ready.
+pub(crate) async fn load<E: Inference + Operations>(
+    context: &Context<E>,
+    repository: &str,
+    model: &str,
+    overrides: bool,
+) -> Result<(), Problem> {
+    if overrides {
+        let text = "files and configuration cannot be sent with a load: put them into the model repository";
+        return Err(Problem::invalid("parameters", text));
+    }
+    let target = context.target(name(repository, model)?)?;
+    let loaded = context.engine.load(target.registered.id).await;
+    loaded.map_err(|failure| Problem::Failed { model: target.definition.card.name.clone(), failure })
+}
+
+/// Unloads a model and waits until its memory is back.
+pub(crate) async fn unload<E: Inference + Operations>(
+    context: &Context<E>,
+    repository: &str,
+    model: &str,
+) -> Result<(), Problem> {
+    let registered = context.find(name(repository, model)?)?;
+    let unloaded = context.engine.unload(registered.id).await;
+    unloaded.map(|_| ()).map_err(|failure| Problem::Failed { model: registered.name.to_owned(), failure })
+}

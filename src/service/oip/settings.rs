@@ -1,0 +1,42 @@
+//! The trace and log settings: they can be read; they are set where the server is started.
+
+use std::collections::HashMap;
+
+use tracing::level_filters::LevelFilter;
+
+use crate::service::errors::Problem;
+use crate::service::proto::inference::log_settings_response::SettingValue as LogValue;
+use crate::service::proto::inference::log_settings_response::setting_value::ParameterChoice;
+use crate::service::proto::inference::trace_setting_response::SettingValue as TraceValue;
+use crate::service::proto::inference::{
+    LogSettingsRequest, LogSettingsResponse, TraceSettingRequest, TraceSettingResponse,
+};
+
+/// The trace settings: no traces are written here.
+pub(crate) fn trace(request: TraceSettingRequest) -> Result<TraceSettingResponse, Problem> {
+    // A setting without values asks for the default, which is in force.
+    if request.settings.values().any(|setting| !setting.value.is_empty()) {
+        return Err(Problem::NotOffered(
+            "traces are not written by the server: send a traceparent with each call and look for it in the log",
+        ));
+    }
+    let off = TraceValue { value: vec!["OFF".to_owned()] };
+    Ok(TraceSettingResponse { settings: HashMap::from([("trace_level".to_owned(), off)]) })
+}
+
+/// The log settings in force.
+pub(crate) fn log(request: LogSettingsRequest) -> Result<LogSettingsResponse, Problem> {
+    if !request.settings.is_empty() {
+        return Err(Problem::NotOffered("log settings are chosen where the server is started, not by a call"));
+    }
+    let level = LevelFilter::current();
+    let flag = |needed| ParameterChoice::BoolParam(level >= needed);
+    let settings = [
+        ("log_error", flag(LevelFilter::ERROR)),
+        ("log_warning", flag(LevelFilter::WARN)),
+        ("log_info", flag(LevelFilter::INFO)),
+        ("log_verbose_level", ParameterChoice::Uint32Param(u32::from(level >= LevelFilter::DEBUG))),
+    ];
+    let value = |choice| LogValue { parameter_choice: Some(choice) };
+    Ok(LogSettingsResponse { settings: settings.map(|(name, choice)| (name.to_owned(), value(choice))).into() })
+}

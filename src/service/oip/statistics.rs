@@ -1,0 +1,49 @@
+//! What load generators read between their windows: counters since the start of the server.
+
+use crate::engine::{ModelStatus, Tally};
+use crate::service::context::HostTimes;
+use crate::service::proto::inference::{
+    InferBatchStatistics, InferStatistics, MemoryUsage, ModelStatistics, StatisticDuration,
+};
+use crate::units::Micros;
+
+/// The counters of one model.
+pub(crate) fn of_model(status: &ModelStatus, version: &str, host: Option<&HostTimes>) -> ModelStatistics {
+    let counted = &status.statistics;
+    let answered = counted.success.count;
+    let (tokenize_us, finish_us) = host.map(HostTimes::read).unwrap_or_default();
+    let batches = counted.batches.iter().map(|(rows, steps)| InferBatchStatistics {
+        batch_size: u64::from(*rows),
+        compute_input: duration(steps.count, Micros::ZERO),
+        compute_infer: tally(*steps),
+        compute_output: duration(steps.count, Micros::ZERO),
+    });
+    ModelStatistics {
+        name: status.name.clone(),
+        version: version.to_owned(),
+        last_inference: counted.last_answer_unix_ms,
+        inference_count: counted.rows,
+        execution_count: counted.steps,
+        inference_stats: Some(InferStatistics {
+            success: tally(counted.success),
+            fail: tally(counted.fail),
+            queue: tally(counted.queue),
+            compute_input: duration(answered, Micros::new(tokenize_us)),
+            compute_infer: tally(counted.compute),
+            compute_output: duration(answered, Micros::new(finish_us)),
+            cache_hit: duration(0, Micros::ZERO),
+            cache_miss: duration(0, Micros::ZERO),
+        }),
+        batch_stats: batches.collect(),
+        memory_usage: vec![MemoryUsage { r#type: "weights".to_owned(), id: 0, byte_size: status.resident.get() }],
+        ..ModelStatistics::default()
+    }
+}
+
+fn tally(tally: Tally) -> Option<StatisticDuration> {
+    duration(tally.count, tally.total)
+}
+
+fn duration(count: u64, total: Micros) -> Option<StatisticDuration> {
+    Some(StatisticDuration { count, ns: total.get().saturating_mul(1_000) })
+}

@@ -1,0 +1,153 @@
+//! `plimsoll.v1.Memory`.
+
+use std::fmt::Write;
+
+use serde_json::json;
+use tonic::{Request, Response, Status};
+
+use super::{Own, convert};
+use crate::engine::{Failure, MemorySnapshot, ModelStatus};
+use crate::memory::{FitPlan, ModelBooks, Verdict};
+use crate::service::errors::Problem;
+use crate::service::port::{Inference, Operations};
+use crate::service::proto::plimsoll as wire;
+use crate::service::proto::plimsoll::memory_server::Memory;
+use crate::units::{Bytes, ModelId};
+
+#[tonic::async_trait]
+impl<E: Inference + Operations> Memory for Own<E> {
+    async fn snapshot(
+        &self,
+        _: Request<wire::MemorySnapshotRequest>,
+    ) -> Result<Response<wire::MemorySnapshotResponse>, Status> {
+        let snapshot = self.context.engine.memory().await.map_err(of_server)?;
+        Ok(Response::new(write_snapshot(&snapshot, &Names(self.context.engine.statuses()))))
+    }
+
+    async fn plan(
+        &self,
+        request: Request<wire::MemoryPlanRequest>,
+    ) -> Result<Response<wire::MemoryPlanResponse>, Status> {
+        let wire::MemoryPlanRequest { models, budget_bytes } = request.into_inner();
+        let mut ids = Vec::with_capacity(models.len());
+        for name in &models {
+            ids.push(self.context.find(name)?.id);
+        }
+        let budget = (budget_bytes != 0).then_some(Bytes::new(budget_bytes));
+        let plan = self.context.engine.plan(ids, budget).await.map_err(of_server)?.map_err(Problem::Plan)?;
+        Ok(Response::new(write_plan(&plan, &Names(self.context.engine.statuses()))))
+    }
+}
+
+/// A failure that is of no model.
+fn of_server(failure: Failure) -> Problem {
+    Problem::Failed { model: String::new(), failure }
+}
+
+/// The names of models by number.
+struct Names(Vec<ModelStatus>);
+
+impl Names {
+    fn of(&self, id: ModelId) -> String {
+        let found = self.0.iter().find(|status| status.id == id);
+        found.map_or_else(|| id.to_string(), |status| status.name.clone())
+    }
+}
+
+fn write_snapshot(snapshot: &MemorySnapshot, names: &Names) -> wire::MemorySnapshotResponse {
+    let (reading, ledger) = (&snapshot.reading, &snapshot.ledger);
+    let model = |books: &ModelBooks| wire::ModelMemory {
+        model: names.of(books.model),
+        weights_bytes: books.weights.get(),
+        kv_bytes: books.kv.get(),
+        budget: Some(convert::write_budget(books.budget)),
+        headroom_bytes: books.headroom.bytes.get(),
+        step_peak_bytes: books.step_peak.get(),
+    };
+    wire::MemorySnapshotResponse {
+        device: snapshot.device.clone(),
+        capacity_bytes: ledger.books.capacity.get(),
+        safety_bytes: ledger.books.safety.get(),
+        fixed_bytes: ledger.books.fixed.get(),
+        free_bytes: reading.free.get(),
+        library_bytes: reading.library.get(),
+        workspace_reserved_bytes: reading.workspace_reserved.get(),
+        workspace_cached_bytes: reading.workspace_cached.get(),
+        leased_bytes: ledger.leased.get(),
+        headroom_bytes: ledger.headroom.get(),
+        models: ledger.models.iter().map(model).collect(),
+        json: everything(snapshot, names),
+    }
+}
+
+/// All that is known, the parts without a field of their own included.
+fn everything(snapshot: &MemorySnapshot, names: &Names) -> String {
+    let (reading, ledger) = (&snapshot.reading, &snapshot.ledger);
+    let models = ledger.models.iter().map(|books| {
+        json!({
+            "model": names.of(books.model),
+            "weights_bytes": books.weights.get(),
+            "loading_bytes": books.loading.get(),
+            "kv_bytes": books.kv.get(),
+            "guaranteed_bytes": books.budget.guaranteed.get(),
+            "limit_bytes": (books.budget.limit != Bytes::MAX).then_some(books.budget.limit.get()),
+            "overage_bytes": books.overage.get(),
+            "pinned": books.pinned,
+            "headroom_bytes": books.headroom.bytes.get(),
+            "step_peak_bytes": books.step_peak.get(),
+        })
+    });
+    json!({
+        "device": snapshot.device,
+        "at_us": reading.at.get(),
+        "capacity_bytes": ledger.books.capacity.get(),
+        "safety_bytes": ledger.books.safety.get(),
+        "fixed_bytes": ledger.books.fixed.get(),
+        "free_bytes": reading.free.get(),
+        "total_bytes": reading.total.get(),
+        "library_bytes": reading.library.get(),
+        "workspace_reserved_bytes": reading.workspace_reserved.get(),
+        "workspace_cached_bytes": reading.workspace_cached.get(),
+        "leased_bytes": ledger.leased.get(),
+        "headroom_bytes": ledger.headroom.get(),
+        "models": models.collect::<Vec<_>>(),
+    })
+    .to_string()
+}
+
+fn write_plan(plan: &FitPlan, names: &Names) -> wire::MemoryPlanResponse {
+    let known = |bytes: Option<Bytes>| bytes.map_or(0, Bytes::get);
+    let lines = plan.lines.iter().map(|line| wire::PlanLine {
+        model: names.of(line.model),
+        weights_bytes: line.weights.get(),
+        workspace_knee_bytes: known(line.workspace_knee),
+        workspace_least_bytes: known(line.workspace_least),
+        resident: line.resident,
+    });
+    wire::MemoryPlanResponse {
+        fits: plan.verdict != Verdict::DoesNotFit,
+        lines: lines.collect(),
+        needed_bytes: plan.needed.get(),
+        available_bytes: plan.available.get(),
+        text: table(plan, names),
+    }
+}
+
+/// The plan for people.
+fn table(plan: &FitPlan, names: &Names) -> String {
+    let cell = |bytes: Option<Bytes>| bytes.map_or("not measured".to_owned(), |bytes| bytes.to_string());
+    let mut text = format!("{:<28} {:>12} {:>14} {:>14}  resident\n", "model", "weights", "least step", "best step");
+    let mut line = |cells: std::fmt::Arguments| text.write_fmt(cells).expect("a String takes every text");
+    for one in &plan.lines {
+        let (least, knee) = (cell(one.workspace_least), cell(one.workspace_knee));
+        let resident = if one.resident { "yes" } else { "no" };
+        line(format_args!("{:<28} {:>12} {least:>14} {knee:>14}  {resident}\n", names.of(one.model), one.weights));
+    }
+    let verdict = match plan.verdict {
+        Verdict::Fits => "fits with every model's best batch",
+        Verdict::Tight => "fits, with smaller batches or workspace that is not measured yet",
+        Verdict::DoesNotFit => "does not fit",
+    };
+    line(format_args!("needed {}, wanted {}, available {}: {verdict}\n", plan.needed, plan.wanted, plan.available));
+    text
+}

@@ -1,0 +1,157 @@
+//! A request after decoding: checked rows for one model, on their way through the tokenizer to the engine.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::time::timeout_at;
+
+use super::call::Arrival;
+use super::context::{Context, Target};
+use super::errors::Problem;
+use super::port::Inference;
+use crate::admission::{LateAt, Rejection, TooLarge};
+use crate::engine::{Answer, Submission};
+use crate::model::{ModelCard, TokenRow};
+use crate::scheduler::Priority;
+use crate::tokenize::{TextRow, TokenizeError, Truncate};
+use crate::units::Bytes;
+
+/// How texts become tokens, and how the wire names them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Encoding {
+    /// What to do with a text that is too long.
+    pub(crate) truncate: Truncate,
+    /// The field that a bad row is named by: row 3 of `texts` is `texts[3]`.
+    pub(crate) field: &'static str,
+}
+
+/// The rows of a request.
+#[derive(Clone, Debug)]
+pub(crate) enum Rows {
+    Texts(Vec<TextRow>, Encoding),
+    Tokens(Vec<Arc<TokenRow>>),
+}
+
+impl Rows {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Rows::Texts(texts, _) => texts.len(),
+            Rows::Tokens(rows) => rows.len(),
+        }
+    }
+}
+
+/// Everything that a call asks of the engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Inquiry {
+    pub(crate) rows: Rows,
+    pub(crate) priority: Priority,
+    pub(crate) arrival: Arrival,
+    /// The call's deadline, or the request's own if that is earlier.
+    pub(crate) deadline: Option<Instant>,
+}
+
+/// An answer, and what is known of its way here.
+#[derive(Clone, Debug)]
+pub(crate) struct Served {
+    pub(crate) answer: Answer,
+    /// Tokens of each row.
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) tokenize: Duration,
+}
+
+impl<E: Inference> Context<E> {
+    /// Tokenizes and runs a request.
+    pub(crate) async fn run(&self, target: &Target, inquiry: Inquiry) -> Result<Served, Problem> {
+        let Inquiry { rows, priority, arrival, deadline } = inquiry;
+        let name = &target.definition.card.name;
+        let late = |_| {
+            let waited = arrival.at.elapsed().into();
+            Problem::rejected(name, Rejection::Late { at: LateAt::Admission, waited })
+        };
+        let started = Instant::now();
+        let rows = match (rows, deadline) {
+            (Rows::Tokens(rows), _) => rows,
+            (Rows::Texts(texts, encoding), None) => {
+                self.tokenizer.encode(&target.definition.card, texts, &encoding).await?
+            }
+            (Rows::Texts(texts, encoding), Some(deadline)) => {
+                let encoded = self.tokenizer.encode(&target.definition.card, texts, &encoding);
+                timeout_at(deadline.into(), encoded).await.map_err(late)??
+            }
+        };
+        let tokenize = started.elapsed();
+        let tokens = rows.iter().map(|row| row.ids.len() as u32).collect();
+        let submission = Submission { model: target.registered.id, rows, deadline, priority };
+        let answer = self.engine.infer(submission).await;
+        let answer = answer.map_err(|failure| Problem::Failed { model: name.clone(), failure })?;
+        Ok(Served { answer, tokens, tokenize })
+    }
+
+    /// Refuses no rows and too many.
+    pub(crate) fn check_rows(&self, field: &str, rows: usize) -> Result<(), Problem> {
+        let possible = self.limits.request_rows;
+        if rows == 0 {
+            return Err(Problem::invalid(field, "it has no rows: send at least one"));
+        }
+        if rows > possible as usize {
+            return Err(Problem::invalid(
+                field,
+                format!("it has {rows} rows and may have {possible}: send it in parts"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses a text that is empty or too large to be worth tokenizing.
+    pub(crate) fn check_text(&self, field: impl Fn() -> String, text: &str) -> Result<(), Problem> {
+        if text.is_empty() {
+            return Err(Problem::invalid(field(), "the text is empty"));
+        }
+        let (found, allowed) = (Bytes::new(text.len() as u64), self.limits.text);
+        if found > allowed {
+            return Err(Problem::invalid(field(), format!("the text has {found} and may have {allowed}")));
+        }
+        Ok(())
+    }
+}
+
+/// Checks row `row` of token ids that a client has made itself.
+pub(crate) fn check_tokens(
+    card: &ModelCard,
+    field: &str,
+    row: usize,
+    tokens: TokenRow,
+) -> Result<Arc<TokenRow>, Problem> {
+    card.encoder.checked(tokens).map(Arc::new).map_err(|error| row_problem(card, field, row, error))
+}
+
+/// What is wrong with row `row` of the field `field`.
+pub(crate) fn row_problem(card: &ModelCard, field: &str, row: usize, error: TokenizeError) -> Problem {
+    match error {
+        TokenizeError::TooLong { tokens, allowed } => {
+            let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            let length = TooLarge::Length { row: count(row), needed: count(tokens), possible: count(allowed) };
+            Problem::rejected(&card.name, Rejection::TooLarge(length))
+        }
+        TokenizeError::Failed { reason } => {
+            // The reason may hold a piece of the text, which no log may.
+            tracing::error!(model = card.name, row, reason_bytes = reason.len(), "the tokenizer failed");
+            Problem::Panicked
+        }
+        error => Problem::invalid(format!("{field}[{row}]"), error.to_string()),
+    }
+}
+
+/// The prompt of this name; an empty name means the model's default, which may be none.
+pub(crate) fn prompt(card: &ModelCard, field: &str, name: &str) -> Result<String, Problem> {
+    let name = if name.is_empty() { card.default_prompt.as_deref().unwrap_or_default() } else { name };
+    if name.is_empty() {
+        return Ok(String::new());
+    }
+    card.prompts.get(name).cloned().ok_or_else(|| {
+        let known: Vec<&str> = card.prompts.keys().map(String::as_str).collect();
+        let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+        Problem::invalid(field, format!("model '{}' has no prompt '{name}'; there are: {known}", card.name))
+    })
+}

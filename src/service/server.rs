@@ -1,0 +1,231 @@
+//! One port with all services, from the first connection to the end of the drain.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::{Notify, oneshot, watch};
+use tokio::time::{sleep, timeout};
+use tonic::codec::CompressionEncoding;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic_health::server::health_reporter;
+
+use super::call::CallLayer;
+use super::context::Context;
+use super::health::{Health, service_name};
+use super::limits::Limits;
+use super::oip::Oip;
+use super::own::Own;
+use super::port::{Inference, Operations};
+use super::proto::DESCRIPTORS;
+use super::proto::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
+use super::proto::plimsoll::classify_server::ClassifyServer;
+use super::proto::plimsoll::embed_server::EmbedServer;
+use super::proto::plimsoll::memory_server::MemoryServer;
+use super::proto::plimsoll::models_server::ModelsServer;
+use super::proto::plimsoll::rerank_server::RerankServer;
+
+/// Bytes that a client may send on one call before we have read any: what HTTP/2 starts with is 64 KiB, which makes a
+/// large request wait for a round trip every 64 KiB. Raising it costs host memory for each call in flight.
+const CALL_WINDOW: u32 = 1 << 20;
+/// The same over all calls of one connection.
+const CONNECTION_WINDOW: u32 = 8 << 20;
+/// How often an idle connection is asked whether its client is still there, and how long the client may take.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
+
+/// How a drain ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// Accepted calls that did not finish within the bound; 0 after a clean drain.
+    pub unfinished_calls: usize,
+}
+
+/// Why the services ended before they were told to.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// The tokenizer's threads could not be started.
+    #[error("the tokenizer's threads could not be started: {0}")]
+    Tokenizer(#[from] std::io::Error),
+    /// The transport failed.
+    #[error("the gRPC transport failed: {0}")]
+    Transport(#[from] tonic::transport::Error),
+    /// The descriptors built into this program are not what reflection takes.
+    #[error("reflection does not take the descriptors of this program: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}
+
+/// Serves on `listener` until `shutdown` resolves, then drains: health says NOT_SERVING; after `limits.drain_notice`
+/// nothing more is accepted; what is accepted finishes, for `limits.drain_bound` at most.
+///
+/// The engine has to run until this returns.
+///
+/// # Errors
+/// A [`ServeError`] if the services end before `shutdown`.
+pub async fn serve<E: Inference + Operations>(
+    listener: TcpListener,
+    engine: E,
+    limits: Limits,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<Drained, ServeError> {
+    let (start_drain, draining) = watch::channel(false);
+    let (notice, bound) = (limits.drain_notice, limits.drain_bound);
+    let message_size = limits.message_size();
+    let layer_limit = limits.message;
+    let streams = limits.streams;
+    let context = Arc::new(Context::new(engine, limits, draining.clone())?);
+    let in_flight = context.in_flight.clone();
+    let (reporter, health_service) = health_reporter();
+
+    // Answers are compressed for calls that are compressed themselves; see `call`.
+    macro_rules! service {
+        ($server:ident, $implementation:expr) => {
+            $server::new($implementation)
+                .max_decoding_message_size(message_size)
+                .max_encoding_message_size(message_size)
+                .accept_compressed(CompressionEncoding::Gzip)
+                .accept_compressed(CompressionEncoding::Zstd)
+                .send_compressed(CompressionEncoding::Gzip)
+                .send_compressed(CompressionEncoding::Zstd)
+        };
+    }
+    let own = || Own::new(context.clone());
+    let oip = service!(GrpcInferenceServiceServer, Oip { context: context.clone() });
+    let embed = service!(EmbedServer, own());
+    let rerank = service!(RerankServer, own());
+    let classify = service!(ClassifyServer, own());
+    let models = service!(ModelsServer, own());
+    let memory = service!(MemoryServer, own());
+    let services = vec![
+        service_name(&oip),
+        service_name(&embed),
+        service_name(&rerank),
+        service_name(&classify),
+        service_name(&models),
+        service_name(&memory),
+    ];
+    let reflection = || {
+        tonic_reflection::server::Builder::configure()
+            .register_encoded_file_descriptor_set(DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+
+    let health = || Health::new(reporter.clone(), services.clone(), context.engine.health(), draining.clone());
+    // Before the first connection is answered: the reporter starts with SERVING.
+    health().publish().await;
+    let following = AbortOnDrop(tokio::spawn(health().follow()));
+
+    let (stop_accepting, stopped) = oneshot::channel::<()>();
+    let transport = Server::builder()
+        .initial_stream_window_size(CALL_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(streams)
+        .http2_keepalive_interval(Some(KEEPALIVE.0))
+        .http2_keepalive_timeout(Some(KEEPALIVE.1))
+        .layer(CallLayer { message_limit: layer_limit, in_flight: in_flight.clone() })
+        .add_service(oip)
+        .add_service(embed)
+        .add_service(rerank)
+        .add_service(classify)
+        .add_service(models)
+        .add_service(memory)
+        .add_service(health_service)
+        .add_service(reflection().build_v1()?)
+        // Clients older than reflection v1 ask for this one.
+        .add_service(reflection().build_v1alpha()?)
+        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), async {
+            // An error means that `serve` itself is gone, and with it this.
+            let _ = stopped.await;
+        });
+    let mut transport = std::pin::pin!(transport);
+    tokio::select! {
+        ended = &mut transport => {
+            ended?;
+            return Ok(Drained { unfinished_calls: in_flight.count() });
+        }
+        () = shutdown => {}
+    }
+
+    start_drain.send_replace(true);
+    health().publish().await;
+    // The transport has to be polled to go on serving.
+    tokio::select! {
+        ended = &mut transport => {
+            ended?;
+            return Ok(Drained { unfinished_calls: in_flight.count() });
+        }
+        () = sleep(notice) => {}
+    }
+    drop(stop_accepting);
+    let finish = async {
+        let watches_end = async {
+            in_flight.idle().await;
+            drop(following);
+            health().close().await;
+        };
+        let (ended, ()) = tokio::join!(&mut transport, watches_end);
+        ended
+    };
+    match timeout(bound, finish).await {
+        Ok(ended) => ended?,
+        Err(_) => tracing::warn!(unfinished_calls = in_flight.count(), "the drain took too long and is cut off"),
+    }
+    Ok(Drained { unfinished_calls: in_flight.count() })
+}
+
+/// A task that ends with its owner.
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Calls in flight; holding one counts one.
+#[derive(Debug)]
+pub(crate) struct InFlight(Arc<Count>);
+
+/// How many calls are in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Count {
+    calls: AtomicUsize,
+    none_left: Notify,
+}
+
+impl InFlight {
+    /// Counts one more call until the result is dropped.
+    pub(crate) fn enter(count: &Arc<Count>) -> InFlight {
+        count.calls.fetch_add(1, Ordering::AcqRel);
+        InFlight(count.clone())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if self.0.calls.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.none_left.notify_waiters();
+        }
+    }
+}
+
+impl Count {
+    /// Calls now.
+    pub(crate) fn count(&self) -> usize {
+        self.calls.load(Ordering::Acquire)
+    }
+
+    /// Waits until there are none.
+    pub(crate) async fn idle(&self) {
+        loop {
+            // Made before the look at the count, so that a notice between the two is not missed.
+            let none_left = self.none_left.notified();
+            if self.count() == 0 {
+                return;
+            }
+            none_left.await;
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Message sizes and compression: up to the limit everything passes, beyond it the status names the limit, and the
+//! connection stays usable.
+
+use prost::Message;
+use tonic::Code;
+use tonic::codec::CompressionEncoding;
+
+use super::fake::WIDE;
+use super::harness::{TestServer, assert_serves, assert_told, raw_i64, tensor, texts, token_ids};
+use crate::service::Limits;
+use crate::service::proto::inference::ModelInferRequest;
+use crate::service::proto::plimsoll::embed_client::EmbedClient;
+use crate::service::proto::plimsoll::{EmbedRequest, TokenIds};
+use crate::units::Bytes;
+
+const MIB: usize = 1 << 20;
+
+/// A good request whose message has exactly so many bytes: long padded rows, and an id that fills what is left.
+fn of_size(bytes: usize) -> ModelInferRequest {
+    let (rows, real) = (8, 6);
+    let length = (bytes - 64 * 1024) / (2 * 8 * rows);
+    let row = |value: i64| (0..length).map(move |at| if at < real { value } else { 0 });
+    let ids: Vec<i64> = (0..rows as i64).flat_map(|at| row(at + 5)).collect();
+    let mask: Vec<i64> = (0..rows).flat_map(|_| row(1)).collect();
+    let shape = [rows as i64, length as i64];
+    let mut request = ModelInferRequest {
+        model_name: "embed".to_owned(),
+        inputs: vec![tensor("input_ids", "INT64", &shape), tensor("attention_mask", "INT64", &shape)],
+        raw_input_contents: vec![raw_i64(&ids), raw_i64(&mask)],
+        ..ModelInferRequest::default()
+    };
+    // One byte of tag and three of length stand before an id of this size.
+    request.id = "x".repeat(bytes - request.encoded_len() - 4);
+    assert_eq!(request.encoded_len(), bytes);
+    request
+}
+
+#[tokio::test]
+async fn case_31_requests_pass_up_to_the_limit_and_no_further() {
+    let server = TestServer::start().await;
+    let limit = 64 * MIB;
+    for bytes in [39 * MIB / 10, 41 * MIB / 10, limit] {
+        let response = server.infer(of_size(bytes)).await.unwrap();
+        assert_eq!(response.outputs[0].shape[0], 8, "{bytes} bytes");
+    }
+    for bytes in [limit + 1, 80 * MIB] {
+        let status = server.infer(of_size(bytes)).await.unwrap_err();
+        assert_told(&status, Code::OutOfRange, &[&format!("{bytes} bytes"), "67108864", "64.0 MiB"]);
+        assert_serves(&server).await;
+    }
+}
+
+#[tokio::test]
+async fn case_31_a_smaller_limit_is_named_in_both_directions() {
+    let server = TestServer::with(Limits { message: Bytes::kib(100), request_rows: 1000, ..Limits::default() }).await;
+    let status = server.infer(of_size(MIB)).await.unwrap_err();
+    assert_told(&status, Code::OutOfRange, &["1048576 bytes", "102400", "100 KiB"]);
+    // 50 rows of 1,024 numbers are 200 KiB. The refusal costs no step.
+    let ids = |rows: usize| vec![5; rows];
+    let status = server.infer(token_ids("wide", 50, &ids(50))).await.unwrap_err();
+    assert_told(&status, Code::OutOfRange, &["200 KiB", "100 KiB"]);
+    let tokens = vec![TokenIds { ids: vec![5] }; 50];
+    let own = EmbedRequest { model: "wide".to_owned(), tokens, ..EmbedRequest::default() };
+    let status = EmbedClient::new(server.channel.clone()).embed(own).await.unwrap_err();
+    assert_told(&status, Code::OutOfRange, &["200 KiB", "100 KiB"]);
+    assert_eq!(server.engine.ran(), 0);
+    // 25 rows are exactly 100 KiB of numbers; with what surrounds them they are too large, which only shows at the end.
+    let status = server.infer(token_ids("wide", 25, &ids(25))).await.unwrap_err();
+    assert_told(&status, Code::OutOfRange, &["100 KiB"]);
+    server.infer(token_ids("wide", 24, &ids(24))).await.unwrap();
+}
+
+#[tokio::test]
+async fn case_31_large_answers_arrive_whole_or_are_refused_at_once() {
+    let server = TestServer::with(Limits { request_rows: 100_000, ..Limits::default() }).await;
+    let rows = 16_000;
+    let ids: Vec<i64> = (0..rows).map(|row| row % 90 + 1).collect();
+    let response = server.infer(token_ids("wide", rows as usize, &ids)).await.unwrap();
+    assert_eq!(response.raw_output_contents[0].len(), rows as usize * WIDE as usize * 4);
+    let status = server.infer(token_ids("wide", 100_000, &vec![5; 100_000])).await.unwrap_err();
+    assert_told(&status, Code::OutOfRange, &["391 MiB", "64.0 MiB", "fewer rows"]);
+    assert_eq!(server.engine.ran(), 1);
+    assert_serves(&server).await;
+}
+
+#[tokio::test]
+async fn compression_is_answered_in_kind() {
+    let server = TestServer::start().await;
+    for (encoding, name) in [(CompressionEncoding::Gzip, "gzip"), (CompressionEncoding::Zstd, "zstd")] {
+        let mut client = server.oip().send_compressed(encoding).accept_compressed(encoding);
+        let response = client.model_infer(texts("embed", &["web"; 50])).await.unwrap();
+        assert_eq!(response.metadata().get("grpc-encoding").unwrap(), name);
+        assert_eq!(response.into_inner().outputs[0].shape[0], 50);
+    }
+    // A client that merely could read gzip is not made to.
+    let mut client = server.oip().accept_compressed(CompressionEncoding::Gzip);
+    let response = client.model_infer(texts("embed", &["web"; 50])).await.unwrap();
+    assert!(response.metadata().get("grpc-encoding").is_none());
+}
+
+#[tokio::test]
+async fn a_small_message_that_unpacks_beyond_the_limit_is_refused() {
+    let server = TestServer::with(Limits { message: Bytes::mib(1), ..Limits::default() }).await;
+    let mut client = server.oip().send_compressed(CompressionEncoding::Gzip);
+    let status = client.model_infer(of_size(8 * MIB)).await.unwrap_err();
+    assert_told(&status, Code::OutOfRange, &["1048576", "1.00 MiB"]);
+    assert_serves(&server).await;
+}

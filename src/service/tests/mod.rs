@@ -1,0 +1,14 @@
+//! The services over a real connection, with an engine that does what a test wants.
+
+mod fake;
+mod harness;
+
+mod infer;
+mod invalid;
+mod about;
+mod own;
+mod deadlines;
+mod overload;
+mod messages;
+mod streams;
+mod drain;

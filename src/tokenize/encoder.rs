@@ -1,0 +1,277 @@
+//! One model's tokenizer.
+
+use tokenizers::{Encoding, Tokenizer, TruncationDirection};
+
+use super::error::{RowError, TokenizeError};
+use crate::model::TokenRow;
+
+/// What to do with a text that has too many tokens. Special tokens are always kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Truncate {
+    /// Refuse it.
+    #[default]
+    No,
+    /// Leave out the end of the text.
+    End,
+    /// Leave out its beginning.
+    Start,
+}
+
+/// The text of one row: alone, or a pair such as query and document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextRow {
+    /// The text, or the first of the two.
+    pub text: String,
+    /// The second.
+    pub pair: Option<String>,
+}
+
+/// Turns text into a model's tokens. Shared by all threads; encoding takes no lock of ours.
+///
+/// Padding and truncation that tokenizer.json asks for are switched off: rows are padded, if at all, to their step, and
+/// cut to this model's longest length. The text's offsets are not computed.
+pub struct TextEncoder {
+    tokenizer: Tokenizer,
+    length_max: usize,
+    vocabulary: u32,
+    types: u32,
+    /// Special tokens around a text, and around a pair.
+    special: [usize; 2],
+}
+
+impl TextEncoder {
+    /// The tokenizer in `json` for a model that takes `length_max` tokens with ids below `vocabulary` and types below
+    /// `types`.
+    ///
+    /// # Errors
+    /// A sentence when it is no tokenizer, or one that does not fit the model.
+    pub fn new(json: &[u8], length_max: u32, vocabulary: u32, types: u32) -> Result<TextEncoder, String> {
+        let mut tokenizer = Tokenizer::from_bytes(json).map_err(|error| error.to_string())?;
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(|error| error.to_string())?;
+        let last = tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
+        if let Some((token, id)) = last.filter(|(_, id)| *id >= vocabulary) {
+            return Err(format!("the token '{token}' with id {id}, where the model has {vocabulary} embeddings"));
+        }
+        let special = [false, true].map(|pair| {
+            tokenizer.get_post_processor().map_or(0, |post| tokenizers::PostProcessor::added_tokens(post, pair))
+        });
+        let length_max = length_max as usize;
+        if special[1] >= length_max {
+            return Err(format!("{} special tokens, which leave no room in {length_max} tokens", special[1]));
+        }
+        Ok(TextEncoder { tokenizer, length_max, vocabulary, types, special })
+    }
+
+    /// Longest row in tokens, special ones included.
+    pub fn length_max(&self) -> usize {
+        self.length_max
+    }
+
+    /// The tokens of a text, or of a pair with type 1 for its second part. An empty text is its special tokens. Where
+    /// both parts of a pair have to give way the longer does, token by token, until they are equally long.
+    ///
+    /// # Errors
+    /// [`TokenizeError::TooLong`] without truncation, [`TokenizeError::Empty`], [`TokenizeError::Failed`].
+    pub fn encode(&self, text: &str, pair: Option<&str>, truncate: Truncate) -> Result<TokenRow, TokenizeError> {
+        let special = self.special[usize::from(pair.is_some())];
+        let room = self.length_max - special;
+        let mut first = self.pieces(text)?;
+        let mut second = pair.map(|pair| self.pieces(pair)).transpose()?;
+        let pieces = first.len() + second.as_ref().map_or(0, Encoding::len);
+        if pieces > room {
+            let direction = match truncate {
+                Truncate::No => {
+                    let tokens = pieces + special;
+                    return Err(TokenizeError::TooLong { tokens, allowed: self.length_max });
+                }
+                Truncate::End => TruncationDirection::Right,
+                Truncate::Start => TruncationDirection::Left,
+            };
+            let lengths = longest_first(first.len(), second.as_ref().map_or(0, Encoding::len), room);
+            first.truncate(lengths.0, 0, direction);
+            if let Some(second) = &mut second {
+                second.truncate(lengths.1, 0, direction);
+            }
+        }
+        if let Some(second) = &mut second {
+            second.set_type_ids(vec![1; second.len()]);
+        }
+        let encoding = self.tokenizer.post_process(first, second, true).map_err(failed)?;
+        let types = encoding.get_type_ids();
+        let types = if types.iter().all(|kind| *kind == 0) { Vec::new() } else { types.to_vec() };
+        self.checked(TokenRow { ids: encoding.get_ids().to_vec(), types })
+    }
+
+    /// The rows' tokens in order, on this thread.
+    ///
+    /// # Errors
+    /// That of the first row that has one.
+    pub fn encode_batch(&self, rows: &[TextRow], truncate: Truncate) -> Result<Vec<TokenRow>, RowError> {
+        rows.iter()
+            .enumerate()
+            .map(|(row, TextRow { text, pair })| {
+                self.encode(text, pair.as_deref(), truncate).map_err(|error| RowError { row, error })
+            })
+            .collect()
+    }
+
+    /// A row of ids that the client has made itself: nothing is added or cut. `types` is empty or as long as `ids`.
+    ///
+    /// # Errors
+    /// A [`TokenizeError`] when it is empty, too long, or has ids or types that the model does not know.
+    pub fn checked(&self, row: TokenRow) -> Result<TokenRow, TokenizeError> {
+        let TokenRow { ids, types } = &row;
+        if ids.is_empty() {
+            return Err(TokenizeError::Empty);
+        }
+        if ids.len() > self.length_max {
+            return Err(TokenizeError::TooLong { tokens: ids.len(), allowed: self.length_max });
+        }
+        if !types.is_empty() && types.len() != ids.len() {
+            return Err(TokenizeError::TypeCount { types: types.len(), ids: ids.len() });
+        }
+        if let Some(position) = ids.iter().position(|id| *id >= self.vocabulary) {
+            let (id, last) = (u64::from(ids[position]), self.vocabulary - 1);
+            return Err(TokenizeError::UnknownToken { id, position, last });
+        }
+        if let Some(position) = types.iter().position(|id| *id >= self.types) {
+            return Err(TokenizeError::UnknownType { id: u64::from(types[position]), position, last: self.types - 1 });
+        }
+        Ok(row)
+    }
+
+    /// The text of `ids`, special tokens left out.
+    ///
+    /// # Errors
+    /// [`TokenizeError::UnknownToken`], [`TokenizeError::Failed`].
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizeError> {
+        if let Some(position) = ids.iter().position(|id| *id >= self.vocabulary) {
+            let (id, last) = (u64::from(ids[position]), self.vocabulary - 1);
+            return Err(TokenizeError::UnknownToken { id, position, last });
+        }
+        self.tokenizer.decode(ids, true).map_err(failed)
+    }
+
+    /// The pieces of a text, no special tokens.
+    fn pieces(&self, text: &str) -> Result<Encoding, TokenizeError> {
+        self.tokenizer.encode_fast(text, false).map_err(failed)
+    }
+}
+
+impl std::fmt::Debug for TextEncoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TextEncoder { length_max, vocabulary, .. } = self;
+        f.debug_struct("TextEncoder")
+            .field("length_max", length_max)
+            .field("vocabulary", vocabulary)
+            .finish_non_exhaustive()
+    }
+}
+
+fn failed(error: tokenizers::Error) -> TokenizeError {
+    TokenizeError::Failed { reason: error.to_string() }
+}
+
+/// Lengths that two parts keep of `room`, the longer giving way first; the first keeps the odd one.
+fn longest_first(first: usize, second: usize, room: usize) -> (usize, usize) {
+    let half = room / 2;
+    match (first <= half, second <= half) {
+        (true, _) => (first, room - first),
+        (_, true) => (room - second, second),
+        _ => (room - half, half),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn encoder(length_max: u32) -> TextEncoder {
+        let json = include_bytes!("../../models/tiny-rerank/tokenizer.json");
+        TextEncoder::new(json, length_max, 8192, 2).unwrap()
+    }
+
+    const CLS: u32 = 2;
+    const SEP: u32 = 3;
+
+    #[test]
+    fn truncation_keeps_the_special_tokens_and_the_right_end() {
+        let all = encoder(512).encode("web server for small machines", None, Truncate::No).unwrap().ids;
+        let count = all.len();
+        assert_eq!((all[0], all[count - 1]), (CLS, SEP));
+        let short = encoder(count as u32 - 1);
+        let error = short.encode("web server for small machines", None, Truncate::No).unwrap_err();
+        assert_eq!(error, TokenizeError::TooLong { tokens: count, allowed: count - 1 });
+        let cut = |truncate| short.encode("web server for small machines", None, truncate).unwrap().ids;
+        assert_eq!(cut(Truncate::End), [&all[..count - 2], &[SEP]].concat());
+        assert_eq!(cut(Truncate::Start), [&[CLS], &all[2..]].concat());
+        assert_eq!(encoder(count as u32).encode("web server for small machines", None, Truncate::No).unwrap().ids, all);
+    }
+
+    #[test]
+    fn pairs_carry_types_and_give_way_longest_first() {
+        let row = encoder(512).encode("web server", Some("a small one"), Truncate::No).unwrap();
+        let middle = row.ids.iter().position(|id| *id == SEP).unwrap();
+        assert!(row.types[..=middle].iter().all(|kind| *kind == 0));
+        assert!(row.types[middle + 1..].iter().all(|kind| *kind == 1));
+        let check = |first, second, room, expected| assert_eq!(longest_first(first, second, room), expected);
+        check(3, 100, 10, (3, 7));
+        check(100, 3, 10, (7, 3));
+        check(100, 100, 10, (5, 5));
+        check(100, 100, 11, (6, 5));
+        check(0, 100, 10, (0, 10));
+        check(100, 0, 10, (10, 0));
+        let long = "python json parser ".repeat(40);
+        let row = encoder(64).encode(&long, Some(&long), Truncate::End).unwrap();
+        assert_eq!((row.ids.len(), row.types.len()), (64, 64));
+        assert_eq!(row.ids.iter().filter(|id| **id == SEP).count(), 2);
+    }
+
+    #[test]
+    fn an_empty_text_is_its_special_tokens() {
+        assert_eq!(encoder(512).encode("", None, Truncate::No).unwrap().ids, [CLS, SEP]);
+    }
+
+    #[test]
+    fn ids_are_checked_against_the_vocabulary() {
+        let check = |ids: &[u32], types: &[u32], expected: Result<(), TokenizeError>| {
+            let row = TokenRow { ids: ids.to_vec(), types: types.to_vec() };
+            assert_eq!(encoder(4).checked(row).map(|_| ()), expected);
+        };
+        check(&[0, 8191], &[], Ok(()));
+        check(&[0, 8191], &[0, 1], Ok(()));
+        check(&[], &[], Err(TokenizeError::Empty));
+        check(&[1; 5], &[], Err(TokenizeError::TooLong { tokens: 5, allowed: 4 }));
+        check(&[0, 8192], &[], Err(TokenizeError::UnknownToken { id: 8192, position: 1, last: 8191 }));
+        check(&[0, 1], &[0], Err(TokenizeError::TypeCount { types: 1, ids: 2 }));
+        check(&[0, 1], &[0, 2], Err(TokenizeError::UnknownType { id: 2, position: 1, last: 1 }));
+    }
+
+    #[test]
+    fn an_error_names_its_row() {
+        let row = |text: &str| TextRow { text: text.to_owned(), pair: None };
+        let error = encoder(8).encode_batch(&[row("web"), row(&"web ".repeat(9))], Truncate::No).unwrap_err();
+        assert_eq!(error.row, 1);
+        assert!(error.to_string().starts_with("row 1: 11 tokens"), "{error}");
+    }
+
+    #[test]
+    fn decoding_gives_the_text_back() {
+        let encoder = encoder(512);
+        let row = encoder.encode("python json parser", None, Truncate::No).unwrap();
+        assert_eq!(encoder.decode(&row.ids).unwrap(), "python json parser");
+        assert!(encoder.decode(&[9000]).is_err());
+    }
+
+    #[test]
+    fn a_tokenizer_that_does_not_fit_is_refused() {
+        let json = include_bytes!("../../models/tiny-rerank/tokenizer.json");
+        let refused =
+            |json: &[u8], length_max, vocabulary| TextEncoder::new(json, length_max, vocabulary, 2).unwrap_err();
+        assert!(refused(json, 512, 100).contains("100 embeddings"));
+        assert!(refused(json, 3, 8192).contains("special tokens"));
+        refused(&json[..1000], 512, 8192);
+        refused(b"", 512, 8192);
+    }
+}

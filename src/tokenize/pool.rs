@@ -1,0 +1,91 @@
+//! Threads for tokenizing, so that a long text never holds up a connection.
+
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, oneshot};
+
+use super::encoder::{TextEncoder, TextRow, Truncate};
+use super::error::{RowError, TokenizeError};
+use crate::model::TokenRow;
+
+/// A few threads that tokenize the rows of all requests, and a bound on the calls that wait for them in their queue:
+/// further calls wait as futures, which costs nothing but themselves. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct TokenizerPool {
+    threads: Arc<rayon::ThreadPool>,
+    queue: Arc<Semaphore>,
+}
+
+/// Calls in the threads' queue for each thread: enough that a thread finds the next one when it is done.
+const QUEUED_PER_THREAD: usize = 4;
+
+impl TokenizerPool {
+    /// A pool of `threads` threads; they live as long as the pool.
+    ///
+    /// # Errors
+    /// That of the operating system when it gives no threads.
+    pub fn new(threads: usize) -> Result<TokenizerPool, std::io::Error> {
+        let threads = threads.max(1);
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|index| format!("tokenize-{index}"))
+            .build()
+            .map_err(std::io::Error::other)?;
+        let queue = Semaphore::new(threads * QUEUED_PER_THREAD);
+        Ok(TokenizerPool { threads: Arc::new(pool), queue: Arc::new(queue) })
+    }
+
+    /// The rows' tokens in order. Dropping the future gives up the result; a call that a thread has begun is finished.
+    ///
+    /// # Errors
+    /// That of the first row that has one.
+    pub async fn encode_batch(
+        &self,
+        encoder: Arc<TextEncoder>,
+        rows: Vec<TextRow>,
+        truncate: Truncate,
+    ) -> Result<Vec<TokenRow>, RowError> {
+        let failed = |reason: &str| RowError { row: 0, error: TokenizeError::Failed { reason: reason.to_owned() } };
+        let turn = Arc::clone(&self.queue).acquire_owned().await;
+        let turn = turn.map_err(|_| failed("the tokenizer's threads have ended"))?;
+        let (answer, result) = oneshot::channel();
+        self.threads.spawn(move || {
+            // Nobody waits any more when the future was dropped in the queue.
+            if !answer.is_closed() {
+                let rows =
+                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| encoder.encode_batch(&rows, truncate)));
+                // The receiver may be gone by now: its business.
+                let _ = answer.send(rows);
+            }
+            drop(turn);
+        });
+        match result.await {
+            Ok(Ok(rows)) => rows,
+            Ok(Err(_)) => Err(failed("it panicked on this request")),
+            Err(_) => Err(failed("its thread ended")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn many_calls_at_once_get_their_own_rows() {
+        let json = include_bytes!("../../models/tiny-embed/tokenizer.json");
+        let encoder = Arc::new(TextEncoder::new(json, 512, 8192, 2).unwrap());
+        let pool = TokenizerPool::new(2).unwrap();
+        let calls: Vec<_> = (0..50)
+            .map(|call| {
+                let rows = vec![TextRow { text: "web ".repeat(call + 1), pair: None }; 3];
+                let (pool, encoder) = (pool.clone(), Arc::clone(&encoder));
+                tokio::spawn(async move { pool.encode_batch(encoder, rows, Truncate::No).await })
+            })
+            .collect();
+        for (call, handle) in calls.into_iter().enumerate() {
+            let rows = handle.await.unwrap().unwrap();
+            assert_eq!(rows.iter().map(|row| row.ids.len()).collect::<Vec<_>>(), vec![call + 3; 3]);
+        }
+    }
+}

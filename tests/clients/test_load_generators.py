@@ -1,0 +1,46 @@
+"""Load generators of others, unchanged: k6 and perf_analyzer."""
+
+import csv
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+K6 = str(pathlib.Path(sys.executable).parent / "k6")
+
+
+def run(command, folder, **environment):
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("script", ["infer.js", "stream.js"])
+def test_k6(server, tmp_path, script):
+    command = [K6, "run", "--quiet", "--no-usage-report", str(HERE / "k6" / script)]
+    run(command, tmp_path, ADDRESS=server.address)
+
+
+@pytest.mark.skipif("PLIMSOLL_TEST_PERF_ANALYZER" not in os.environ, reason="perf_analyzer exists for x86-64 Linux only")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["-b", "4", "--concurrency-range", "1:4:3"],
+        ["-b", "1", "--request-rate-range", "50", "--request-distribution", "poisson"],
+        ["-b", "1", "--concurrency-range", "2", "--async", "--streaming"],
+    ],
+    ids=["batches", "open-loop", "streaming"],
+)
+def test_perf_analyzer(server, tmp_path, arguments):
+    report = tmp_path / "report.csv"
+    command = [os.environ["PLIMSOLL_TEST_PERF_ANALYZER"], "-m", "tiny-embed", "-u", server.address, "-i", "grpc"]
+    command += ["--string-data", "a text editor", "-p", "1000", "-s", "80", "-r", "4", "-f", str(report), *arguments]
+    run(command, tmp_path)
+    with open(report, newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row.get("Inferences/Second")]
+    assert rows and all(float(row["Inferences/Second"]) > 0 for row in rows)

@@ -1,0 +1,238 @@
+//! What the scheduler promises about time: shares, classes, surveys, linger, the control arm, the ladder's refusals.
+
+use plimsoll::admission::Rejection;
+use plimsoll::memory::Budget;
+use plimsoll::scheduler::{Batching, LaneView, Priority, Purpose, Settings, WhileNotReady};
+use plimsoll::units::{Bytes, Micros, ModelId, RequestId};
+
+use crate::setup::{lane, model, one_model, ragged, request};
+use crate::truth::Truth;
+use crate::world::{Answer, Event, Submission, World};
+
+/// Keeps `waiting` requests in each lane for `time`; gives the device time that each used.
+fn saturate(world: &mut World, submissions: &[Submission], waiting: u64, time: Micros) -> Vec<u64> {
+    let start = world.now;
+    let used = |world: &World| world.scheduler.lanes().map(|lane| lane.device_time.get()).collect::<Vec<_>>();
+    let before = used(world);
+    while world.now < start + time {
+        for submission in submissions {
+            let rows = |lane: &LaneView| lane.model == submission.model;
+            let there = world.scheduler.lanes().find(rows).unwrap().occupancy.rows;
+            for _ in there..waiting {
+                world.submit(submission.clone());
+            }
+        }
+        world.run_until(world.now + Micros::millis(20));
+    }
+    used(world).iter().zip(before).map(|(after, before)| after - before).collect()
+}
+
+/// Device time follows the shares within 10 %, although the models' steps differ in length and one profile is wrong.
+#[test]
+fn device_time_follows_the_shares() {
+    let mut world = World::new(1, Settings::default(), Bytes::mib(600));
+    let truths = [Truth::SMALL, Truth { micros_base: 9_000.0, micros_token: 60.0, ..Truth::SMALL }, ragged()];
+    let shares = [1.0, 3.0, 2.0];
+    for (id, (truth, share)) in (0u32..).zip(truths.into_iter().zip(shares)) {
+        let mut settings = lane(&truth);
+        settings.share = share;
+        let id = world.add(id, model(truth), settings, Budget::SHARED);
+        world.load_now(id);
+    }
+    // What steps of the last one really take is twice what was measured.
+    let truth = &mut world.models.get_mut(&ModelId::new(2)).unwrap().truth;
+    (truth.micros_base, truth.micros_token) = (2.0 * truth.micros_base, 2.0 * truth.micros_token);
+    let load: Vec<Submission> = (0..3).map(|id| request(ModelId::new(id), &[64])).collect();
+    let used = saturate(&mut world, &load, 200, Micros::secs(60));
+    let total: u64 = used.iter().sum();
+    for (&time, share) in used.iter().zip(shares) {
+        let expected = share / 6.0;
+        let part = time as f64 / total as f64;
+        assert!((part / expected - 1.0).abs() < 0.1, "{part} of the time, {expected} is its share: {used:?}");
+    }
+}
+
+/// Time that passes while a model is loaded is not owed to it afterwards, although requests waited for it.
+#[test]
+fn a_model_that_comes_late_gets_its_share_from_then_on() {
+    let mut world = World::new(4, Settings::default(), Bytes::mib(600));
+    let mut settings = lane(&Truth::SMALL);
+    settings.while_not_ready = WhileNotReady::Wait;
+    settings.load_timeout = Micros::secs(60);
+    let ids = [0, 1].map(|id| world.add(id, model(Truth::SMALL), settings, Budget::SHARED));
+    world.load_now(ids[0]);
+    // Its load has to wait for another one, which does not keep the device.
+    world.loading = Some(ids[1]);
+    let load = ids.map(|id| request(id, &[64]));
+    let used = saturate(&mut world, &load, 100, Micros::secs(4));
+    assert!(used[0] > 3_900_000 && used[1] == 0, "{used:?}");
+    world.loading = None;
+    world.models.get_mut(&ids[1]).unwrap().load_time = Micros::millis(1);
+    world.run_until(world.now + Micros::millis(200));
+    let used = saturate(&mut world, &load, 100, Micros::secs(4));
+    let part = used[1] as f64 / (used[0] + used[1]) as f64;
+    assert!((part - 0.5).abs() < 0.05, "{used:?}");
+}
+
+/// A flood of one class leaves the others their part: waiting is bounded by shares, in both directions.
+#[test]
+fn a_priority_is_a_factor_and_starves_nobody() {
+    let (mut world, id) = one_model(Bytes::mib(400), Settings::default());
+    let with = |priority, tokens| Submission { priority, ..request(id, &[tokens]) };
+    // Lengths far apart, so that the classes cannot share their batches.
+    for _ in 0..2_000 {
+        world.submit(with(Priority::Low, 500));
+    }
+    world.run_until(world.now + Micros::millis(500));
+    let urgent: Vec<RequestId> = (0..200).map(|_| world.submit(with(Priority::High, 16))).collect();
+    let start = world.now;
+    world.run_until(start + Micros::secs(2));
+    let last = urgent.iter().map(|id| world.requests[id].answer.expect("served").0).max().unwrap();
+    assert!(last.since(start) < Micros::secs(2), "high ones do not wait for the flood");
+    let served = |world: &World| {
+        let low = world.requests.values().filter(|record| record.facts.priority == Priority::Low);
+        low.filter(|record| record.answer.is_some()).count()
+    };
+    let before = served(&world);
+    let flood = [with(Priority::High, 16)];
+    saturate(&mut world, &flood, 400, Micros::secs(20));
+    assert!(served(&world) > before + 20, "low ones are served in a flood of high ones");
+}
+
+/// While requests wait a survey gets a small part of the time; on an idle device it gets all.
+#[test]
+fn a_profile_is_measured_between_requests() {
+    let mut world = World::new(2, Settings::default(), Bytes::mib(600));
+    for id in 0..2 {
+        let mut built = model(Truth::SMALL);
+        if id == 0 {
+            built.profile = Truth::SMALL.empty_profile();
+        }
+        let id = world.add(id, built, lane(&Truth::SMALL), Budget::SHARED);
+        world.load_now(id);
+    }
+    // A request can be served as soon as its length is measured.
+    let first = world.submit(request(ModelId::new(0), &[512]));
+    world.run_until(world.now + Micros::secs(2));
+    assert!(world.finished(first));
+    let measured = |world: &World| world.decisions.iter().filter(|decision| decision.purpose == Purpose::Probe).count();
+    let load = [request(ModelId::new(1), &[64])];
+    let (before, start) = (measured(&world), world.now);
+    if world.scheduler.profile(ModelId::new(0)).unwrap().next_probe(Bytes::MAX).is_some() {
+        let used = saturate(&mut world, &load, 200, Micros::secs(10));
+        let part = used[0] as f64 / (used[0] + used[1]) as f64;
+        assert!(part < 0.15, "measuring takes {part} of a busy device");
+        assert!(measured(&world) > before, "but it goes on");
+    }
+    world.run_to_the_end();
+    world.run_until(world.now + Micros::secs(120));
+    assert!(world.scheduler.profile(ModelId::new(0)).unwrap().next_probe(Bytes::MAX).is_none(), "measured when idle");
+    assert!(world.now > start);
+}
+
+/// A model that asks for it lets its oldest request wait for company, on an idle device only as long as it says.
+#[test]
+fn a_linger_gathers_rows_and_ends() {
+    let mut world = World::new(3, Settings::default(), Bytes::mib(400));
+    let mut settings = lane(&Truth::SMALL);
+    settings.max_linger = Micros::millis(8);
+    let id = world.add(0, model(Truth::SMALL), settings, Budget::SHARED);
+    world.load_now(id);
+    let start = world.now;
+    for after in [0, 3, 6] {
+        world.at(start + Micros::millis(after), Event::Submit(request(id, &[32])));
+    }
+    // One that cannot wait so long starts at once.
+    let hurried = Submission { within: Some(Micros::millis(9)), ..request(id, &[32]) };
+    world.at(start + Micros::millis(100), Event::Submit(hurried));
+    world.run_until(start + Micros::millis(200));
+    let steps: Vec<_> = world.served().map(|decision| (decision.at.since(start), decision.rows)).collect();
+    assert_eq!(steps, [(Micros::millis(8), 3), (Micros::millis(100), 1)]);
+}
+
+/// The control arm does not look at memory: a batch that does not fit waits until it does, and is refused in the end.
+#[test]
+fn a_fixed_batch_waits_for_its_memory() {
+    let settings = Settings { batching: Batching::Fixed(8), ..Settings::default() };
+    let (mut world, id) = one_model(Bytes::mib(200), settings);
+    let start = world.now;
+    world.at(start, Event::Neighbour(Bytes::mib(92)));
+    world.run_until(start);
+    // 8 rows of 128 tokens need 14 MB, of which 12 MiB are there; one alone would fit.
+    let batch = world.submit(request(id, &[128; 8]));
+    world.at(start + Micros::secs(1), Event::Neighbour(Bytes::ZERO));
+    world.run_until(start + Micros::millis(900));
+    assert_eq!(world.served().count(), 0);
+    world.run_to_the_end();
+    assert!(world.finished(batch));
+    assert_eq!(world.served().next().unwrap().rows, 8);
+
+    let start = world.now;
+    world.at(start, Event::Neighbour(Bytes::mib(92)));
+    world.run_until(start);
+    let batch = world.submit(request(id, &[128; 8]));
+    world.run_to_the_end();
+    assert!(matches!(world.answer(batch), Some(Answer::Rejected(Rejection::OutOfMemory { .. }))));
+    assert_eq!(world.now.since(start), Settings::default().memory_wait_max);
+}
+
+/// The ladder refuses the one row that does not fit even alone; its neighbours in the batch have their answers.
+#[test]
+fn a_refused_row_costs_its_neighbours_nothing() {
+    let (mut world, id) = one_model(Bytes::mib(130), Settings::default());
+    // Weights, fixed bytes and safety leave 34 MiB for steps. 500 tokens really need 45 MB, 380 tokens 32 MB.
+    world.models.get_mut(&id).unwrap().error = 3.6;
+    let large = world.submit(request(id, &[500]));
+    let small: Vec<RequestId> = (0..3).map(|_| world.submit(request(id, &[380]))).collect();
+    world.run_until(world.now + Micros::new(1));
+    assert!(world.served().next().unwrap().rows >= 2, "they share a batch");
+    world.run_to_the_end();
+    match world.answer(large) {
+        Some(Answer::Rejected(Rejection::OutOfMemory { needed, available, .. })) => assert!(needed > available),
+        other => panic!("{other:?}"),
+    }
+    assert!(small.iter().all(|&id| world.finished(id)));
+    let lane: LaneView = world.scheduler.lanes().next().unwrap();
+    assert!(lane.drift > 1.0, "the next steps are predicted with what was seen: {}", lane.drift);
+}
+
+/// A long row whose length cannot be measured for want of memory does not spend its class's turns on other probes: short
+/// rows are served as soon as their own length is known.
+#[test]
+fn what_cannot_be_measured_does_not_hold_up_the_rest() {
+    let mut world = World::new(5, Settings::default(), Bytes::mib(200));
+    let mut unmeasured = model(Truth::SMALL);
+    unmeasured.profile = Truth::SMALL.empty_profile();
+    let id = world.add(0, unmeasured, lane(&Truth::SMALL), Budget::SHARED);
+    world.load_now(id);
+    world.at(world.now, Event::Neighbour(Bytes::mib(96)));
+    world.run_until(world.now);
+    let long = world.submit(request(id, &[512]));
+    let short = world.submit(request(id, &[16]));
+    world.run_to_the_end();
+    assert!(world.finished(short));
+    assert!(matches!(world.answer(long), Some(Answer::Rejected(Rejection::OutOfMemory { .. }))));
+    let served = world.decisions.iter().position(|decision| decision.purpose == Purpose::Serve).unwrap();
+    let probes: Vec<&str> = world.decisions[..served].iter().map(|decision| decision.text.as_str()).collect();
+    let others = probes.iter().filter(|text| !text.contains(" 1 x ")).count();
+    assert!(others <= 2, "{probes:#?}");
+    assert!(world.decisions.len() > served + 5, "the rest is measured afterwards");
+}
+
+/// Turns that a model could not use for want of memory are not saved up for later.
+#[test]
+fn a_model_that_was_short_of_memory_gets_its_share_from_then_on() {
+    let mut world = World::new(6, Settings::default(), Bytes::mib(400));
+    let ids = [0, 1].map(|id| world.add(id, model(Truth::SMALL), lane(&Truth::SMALL), Budget::SHARED));
+    ids.iter().for_each(|&id| world.load_now(id));
+    // 8 MiB are left: enough for rows of 16 tokens, not for one of 512.
+    world.at(world.now, Event::Neighbour(Bytes::mib(206)));
+    let load = [request(ids[0], &[16]), request(ids[1], &[512])];
+    let used = saturate(&mut world, &load, 100, Micros::secs(4));
+    assert!(used[0] > 3_900_000 && used[1] == 0, "{used:?}");
+    world.at(world.now, Event::Neighbour(Bytes::ZERO));
+    world.run_until(world.now + Micros::millis(200));
+    let used = saturate(&mut world, &load, 100, Micros::secs(4));
+    let part = used[1] as f64 / (used[0] + used[1]) as f64;
+    assert!((part - 0.5).abs() < 0.05, "{used:?}");
+}
