@@ -189,8 +189,13 @@ fn start_engine(
     metrics: &Metrics,
 ) -> Result<Engine, EngineError> {
     let readings = readings(config);
+    // A fixed batch runs whatever is free: the device does not look before it either.
+    let before_steps = match config.batching {
+        config::Batching::Profile => readings,
+        config::Batching::Fixed(_) => Readings::Off,
+    };
     let device = move |epoch: Instant, reports: Box<dyn FnMut(Report) + Send>| {
-        CpuDevice::start(readings, epoch, reports).map(|device| Box::new(device) as Box<dyn Device>)
+        CpuDevice::start(before_steps, epoch, reports).map(|device| Box::new(device) as Box<dyn Device>)
     };
     let offers = offers(repository, cache);
     let profiles = ProfileStore::new(config.profile_dir.clone());
