@@ -72,7 +72,7 @@ impl Checks {
         self.splits += 1;
         // Halfway to the next smaller extent: the half in which a maximum of terms bends is as likely this as the other.
         let below = peaks.cells().find(|&(_, upper)| upper >= extent).map(|(lower, _)| lower);
-        let again = below.map(|lower| (middle(lower, extent), batch)).filter(|place| place.0 > 0 && place.0 != extent);
+        let again = below.map(|lower| (middle(lower, extent), batch));
         if let Some(place) = again.filter(|&(between, _)| Some(between) != below) {
             self.points.push(Check { place, measured: None });
         }
@@ -116,4 +116,28 @@ fn held_out(axes: &Axes, peaks: &Surface) -> Vec<Place> {
 /// The geometric middle.
 fn middle(from: u32, to: u32) -> u32 {
     (f64::from(from) * f64::from(to)).sqrt().round() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_miss_is_below_the_peak_or_far_above_one_that_matters() {
+        let slack = Slack { ratio: 1.125, granule: Bytes::kib(64) };
+        let check = |expected, measured, agreed| {
+            assert_eq!(agrees(expected, measured, slack), agreed, "{expected} for {measured}");
+        };
+        let one = Bytes::new(1);
+        let predicted = Bytes::kib(8 * 1024 * 9 / 8 + 64);
+        check(Bytes::mib(8), Bytes::mib(8), true);
+        check(Bytes::mib(8), predicted, true);
+        check(Bytes::mib(8), predicted + one, false);
+        // Without the granule, 1.15 times as much is the limit.
+        check(Bytes::new(23_000_000), Bytes::new(22_500_000), true);
+        check(Bytes::new(23_000_001), Bytes::new(22_500_000), false);
+        // As much too large in proportion, where it costs nothing.
+        check(Bytes::mib(2), Bytes::mib(1), false);
+        check(Bytes::mib(2), Bytes::mib(1).saturating_sub(one), true);
+    }
 }
