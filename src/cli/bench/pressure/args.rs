@@ -12,7 +12,7 @@ use crate::units::Bytes;
 /// batches, with readings off; the same calls at the same times for each.
 ///
 /// Server and neighbour share a limit. With --limit-by cgroup it is a memory cgroup (version 2 or 1; needs root) and
-/// the kernel kills who exceeds it; the neighbour asks the kernel to spare it, because the memory is its own. With
+/// the kernel kills who exceeds it, the server first, because the memory is the neighbour's own. With
 /// virtual nothing is killed: the server reads its free memory from a file (--memory-reading-file) that this program
 /// writes every 10 ms, and what server and neighbour hold together beyond the limit is counted as overrun.
 ///

@@ -63,9 +63,6 @@ pub(super) enum Event {
 pub(in crate::cli::bench) fn run(args: &NeighbourArgs) -> anyhow::Result<ExitCode> {
     let place = || format!("--script {}", args.script.display());
     let script = Script::parse(&std::fs::read_to_string(&args.script).with_context(place)?).with_context(place)?;
-    // The memory is the neighbour's own: where someone has to die for want of it, that is the server. Not allowed
-    // without root, and then the kernel chooses.
-    let _spared = std::fs::write("/proc/self/oom_score_adj", "-1000");
     let mut neighbour = Neighbour { spare: args.spare, room: args.room.clone(), held: Vec::new() };
     for statement in script.statements() {
         neighbour.act(*statement)?;
