@@ -325,10 +325,11 @@ impl Core {
         let Some(profile) = self.scheduler.profile(model) else { return };
         let complete = profile.state() == ProfileState::Complete;
         let life = &mut self.models[model.get() as usize];
-        if complete && !life.profile_kept {
-            if let Some(blueprint) = &life.blueprint {
-                self.rig.keep_profile(blueprint, profile);
-            }
+        if complete
+            && !life.profile_kept
+            && let Some(blueprint) = &life.blueprint
+        {
+            self.rig.keep_profile(blueprint, profile);
         }
         life.profile_kept = complete;
     }
