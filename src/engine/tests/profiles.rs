@@ -1,7 +1,6 @@
 //! What was measured once is kept, and believed only as far as it still holds.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use super::world::{Setup, World, id, model};
 use crate::engine::ModelState;
@@ -53,8 +52,8 @@ fn a_kept_profile_that_no_longer_holds_is_measured_anew() {
     let folder = tempfile::tempdir().unwrap();
     let measured = measure(folder.path());
     let mut world = World::over(setup(), folder.path());
-    // Steps take three times the memory now.
-    world.machine().token_bytes = Bytes::kib(12);
+    // Steps take sixteen times the memory now.
+    world.machine().token_bytes = Bytes::kib(64);
     world.finish();
     let early = world.submit(A, &[16; 8]);
     world.rest();
@@ -62,12 +61,12 @@ fn a_kept_profile_that_no_longer_holds_is_measured_anew() {
     assert!(world.machine().probes >= measured / 2, "{} probes", world.machine().probes);
     let largest = crate::memory::Shape::Ragged { tokens: 128, longest: 16 };
     let predicted = world.core.scheduler.profile(A).unwrap().predicted(largest).unwrap();
-    assert!(predicted >= Bytes::kib(12) * 128, "{predicted}");
+    assert!(predicted >= Bytes::kib(64) * 128, "{predicted}");
     drop(world);
 
     // What was measured anew is what is kept.
     let mut world = World::over(setup(), folder.path());
-    world.machine().token_bytes = Bytes::kib(12);
+    world.machine().token_bytes = Bytes::kib(64);
     world.rest();
     assert!(world.machine().probes <= 2);
 }
@@ -81,9 +80,8 @@ fn a_profile_that_the_memory_cuts_short_is_kept_too() {
     world.machine().token_bytes = Bytes::kib(64);
     world.rest();
     let probes = world.machine().probes;
-    let deadline = Instant::now() + Duration::from_secs(10);
     drop(world);
-    assert!(files(folder.path()) == 1 && Instant::now() < deadline);
+    assert_eq!(files(folder.path()), 1);
     let mut world = World::over(tight(), folder.path());
     world.machine().token_bytes = Bytes::kib(64);
     world.rest();
