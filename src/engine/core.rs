@@ -128,15 +128,13 @@ impl Core {
                 self.reject(now, id, rejection);
             }
             self.advance_lives(now, &reading);
+            self.trim(now, &reading);
             self.dispatch(now, &reading);
             // Looking for a step may show that a request can never be served: it is given up at once. Each time round
             // answers one at least.
             if self.scheduler.next_expiry().is_none_or(|at| at > now) {
                 break;
             }
-        }
-        if let Some(keep) = self.ledger.trim(now, &reading) {
-            self.rig.trim(keep);
         }
         self.publish(now, &reading);
         self.tell_drainers();

@@ -137,7 +137,7 @@ fn decode(response: &wire::ModelInferResponse, rows: usize) -> Result<Vec<Vec<f3
         (None, Some(contents)) => contents.fp32_contents.clone(),
         (None, None) => return Err(broken("an output without contents")),
     };
-    if rows == 0 || values.is_empty() || values.len() % rows != 0 {
+    if rows == 0 || values.is_empty() || !values.len().is_multiple_of(rows) {
         return Err(broken(&format!("{} values for {rows} rows", values.len())));
     }
     Ok(values.chunks_exact(values.len() / rows).map(<[f32]>::to_vec).collect())

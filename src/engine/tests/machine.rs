@@ -42,6 +42,9 @@ pub(super) struct Machine {
     /// What somebody else has of it.
     pub(super) neighbour: Bytes,
     pub(super) held: BTreeMap<ModelId, Bytes>,
+    /// Workspace that steps have left.
+    pub(super) cached: Bytes,
+    pub(super) trims: usize,
     pub(super) misfortune: Option<Misfortune>,
     pub(super) load_fault: Option<Fault>,
     /// Time that a load takes.
@@ -66,6 +69,8 @@ impl Machine {
             total: Bytes::gib(1),
             neighbour: Bytes::ZERO,
             held: BTreeMap::new(),
+            cached: Bytes::ZERO,
+            trims: 0,
             misfortune: None,
             load_fault: None,
             load_time: Micros::millis(100),
@@ -78,16 +83,14 @@ impl Machine {
         }
     }
 
-    /// The order that the device works on; trims are done at once.
+    /// The order that the device is to work on.
     pub(super) fn next(&mut self) -> Option<Order> {
-        self.orders.retain(|order| !matches!(order, Order::Trim { .. }));
         self.orders.pop_front()
     }
 
-    /// Orders that are answered by a report that the engine waits for.
+    /// Orders that are not reported as done.
     pub(super) fn errands(&self) -> usize {
-        let waiting = self.orders.iter().filter(|order| !matches!(order, Order::Trim { .. } | Order::Stop));
-        waiting.count() + usize::from(self.working)
+        self.orders.len() + usize::from(self.working)
     }
 
     /// How long an order takes, and what is reported then.
@@ -108,7 +111,13 @@ impl Machine {
             }
             Order::Unload { model } => (Micros::millis(1), vec![Report::Unloaded(self.release(model))]),
             Order::Run(run) => self.run(run),
-            Order::Trim { .. } | Order::Stop => unreachable!("not an errand"),
+            Order::Trim { keep } => {
+                let released = self.cached.saturating_sub(keep);
+                self.cached = self.cached.min(keep);
+                self.trims += 1;
+                (Micros::millis(1), vec![Report::Trimmed { released }])
+            }
+            Order::Stop => unreachable!("it ends with the device"),
         }
     }
 
@@ -128,6 +137,7 @@ impl Machine {
             rungs: Rungs::default(),
             outcome: Outcome::Done,
         };
+        self.cached = self.cached.max(observed.peak);
         let resident = self.held[&model];
         let ran = |rows, observed: Observed| {
             Report::Ran(Ran { step, model, rows, observed, busy: observed.time, resident })
@@ -194,10 +204,10 @@ impl Device for FakeDevice {
         let held: Bytes = machine.held.values().copied().sum();
         Ok(Reading {
             at: now,
-            free: machine.total.saturating_sub(machine.neighbour).saturating_sub(held),
+            free: machine.total.saturating_sub(machine.neighbour + held + machine.cached),
             total: machine.total,
-            workspace_reserved: Bytes::ZERO,
-            workspace_cached: Bytes::ZERO,
+            workspace_reserved: machine.cached,
+            workspace_cached: machine.cached,
             library: Bytes::ZERO,
         })
     }
