@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
@@ -49,9 +50,6 @@ pub enum ServerError {
     /// The services ended.
     #[error("{0}")]
     Serve(#[from] ServeError),
-    /// The metrics port ended.
-    #[error("the metrics port failed: {0}")]
-    Metrics(io::Error),
 }
 
 /// A running server. Its ports are open; models may still be loading.
@@ -64,6 +62,9 @@ pub struct Server {
     listener: TcpListener,
     limits: Limits,
     metrics_task: JoinHandle<io::Result<()>>,
+    /// Set by the signal to stop. The engine goes on admitting: what comes in while load balancers learn of the drain is
+    /// served.
+    draining: Arc<AtomicBool>,
 }
 
 impl Server {
@@ -89,10 +90,15 @@ impl Server {
         };
         let (pulse, health) = (engine.handle().pulse(), engine.handle().health());
         let live = move || if pulse.alive() { Ok(()) } else { Err("the engine's loop does not turn".to_owned()) };
-        let ready = move || health.borrow().readiness();
+        let draining = Arc::new(AtomicBool::new(false));
+        let is_draining = draining.clone();
+        let ready = move || match is_draining.load(Ordering::Relaxed) {
+            true => Err("the server is draining".to_owned()),
+            false => health.borrow().readiness(),
+        };
         let routes = router(metrics, live, ready);
         let metrics_task = tokio::spawn(async move { axum::serve(http, routes).await });
-        Ok(Server { grpc, metrics: metrics_address, engine, listener, limits, metrics_task })
+        Ok(Server { grpc, metrics: metrics_address, engine, listener, limits, metrics_task, draining })
     }
 
     /// A way to the engine.
@@ -108,26 +114,22 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<Ended, ServerError> {
         let handle = self.engine.handle();
         let mut health = handle.health();
-        let poisoned = async move {
-            // An error means that the engine is gone, which it is only after this function.
-            let _ = health.wait_for(|view| view.poisoned).await;
-        };
-        let lost = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let was_lost = lost.clone();
-        let drained_engine = handle.clone();
-        let stop = async move {
+        let stop = async {
             tokio::select! {
                 () = shutdown => {}
-                () = poisoned => was_lost.store(true, std::sync::atomic::Ordering::Relaxed),
+                // An error means that the engine is gone, which it is only after this function.
+                _ = health.wait_for(|view| view.poisoned) => {}
             }
+            self.draining.store(true, Ordering::Relaxed);
         };
-        let drained = service::serve(self.listener, handle, self.limits, stop).await?;
+        let drained = service::serve(self.listener, handle.clone(), self.limits, stop).await?;
         // Calls have been answered or cut off; what is left in the engine belongs to nobody.
-        let _ = tokio::time::timeout(Duration::from_secs(1), drained_engine.drain()).await;
+        let _ = tokio::time::timeout(Duration::from_secs(1), handle.drain()).await;
+        let device_lost = handle.health().borrow().poisoned;
         self.metrics_task.abort();
         let engine = self.engine;
         let _ = tokio::task::spawn_blocking(move || drop(engine)).await;
-        Ok(Ended { drained, device_lost: lost.load(std::sync::atomic::Ordering::Relaxed) })
+        Ok(Ended { drained, device_lost })
     }
 }
 
@@ -187,8 +189,13 @@ fn start_engine(
     metrics: &Metrics,
 ) -> Result<Engine, EngineError> {
     let readings = readings(config);
+    // A fixed batch runs whatever is free: the device does not look before it either.
+    let before_steps = match config.batching {
+        config::Batching::Profile => readings,
+        config::Batching::Fixed(_) => Readings::Off,
+    };
     let device = move |epoch: Instant, reports: Box<dyn FnMut(Report) + Send>| {
-        CpuDevice::start(readings, epoch, reports).map(|device| Box::new(device) as Box<dyn Device>)
+        CpuDevice::start(before_steps, epoch, reports).map(|device| Box::new(device) as Box<dyn Device>)
     };
     let offers = offers(repository, cache);
     let profiles = ProfileStore::new(config.profile_dir.clone());

@@ -136,10 +136,8 @@ impl Core {
         }
         let reading = self.rig.recent_reading(now);
         self.advance_lives(now, &reading);
+        self.trim(now, &reading);
         self.dispatch(now, &reading);
-        if let Some(keep) = self.ledger.trim(now, &reading) {
-            self.rig.trim(keep);
-        }
         if now.since(self.published_at) >= PUBLISH_INTERVAL {
             self.published_at = now;
             self.publish(&reading);

@@ -31,6 +31,17 @@ impl Core {
         self.errand = Some(Errand::Step(step));
     }
 
+    /// Has cached workspace returned that no step needs, or that a neighbour does; only while the device has nothing else
+    /// to do. Returned after a step whose successor is chosen already, it would be counted as free for that one, and be a
+    /// neighbour's by the time it is needed.
+    pub(super) fn trim(&mut self, now: Timestamp, reading: &Reading) {
+        let keep = self.ledger.trim(now, reading);
+        if let Some(keep) = keep.filter(|_| self.errand.is_none() && !self.poisoned) {
+            self.rig.trim(keep);
+            self.errand = Some(Errand::Trim);
+        }
+    }
+
     /// The rows of a step's members, in the batch's order.
     fn gather(&mut self, now: Timestamp, members: &[Member]) -> Batch {
         let row = |member: &Member| {
@@ -63,7 +74,11 @@ impl Core {
             // It comes before the report of the step that needed the room.
             Report::Evicted(gone) => self.evicted_by_ladder(now, gone),
             Report::Trimmed { released } => {
-                tracing::debug!(released_bytes = released.get(), "cached workspace returned")
+                let errand = self.errand.take();
+                debug_assert!(matches!(errand, Some(Errand::Trim)), "{errand:?}");
+                tracing::debug!(released_bytes = released.get(), "cached workspace returned");
+                // The last one is from before: what was ours then is anybody's now.
+                self.rig.reading(now);
             }
         }
     }

@@ -57,12 +57,14 @@ impl Bounds<'_> {
 
     fn broken(&self, draft: &Draft, size: Size) -> Option<Reason> {
         let shape = draft.shape(size);
+        if let Batching::Fixed(rows) = self.batching {
+            // Beyond the envelope the model itself may not be able to.
+            let too_large = shape.tokens() > u64::from(self.profile.axes().step_tokens_max) && size.rows > 1;
+            return (size.rows > rows || too_large).then_some(Reason::Limit);
+        }
         let (Some(peak), Some(time)) = (self.profile.predicted(shape), self.profile.time(shape)) else {
             return Some(Reason::Limit);
         };
-        if let Batching::Fixed(rows) = self.batching {
-            return (size.rows > rows).then_some(Reason::Limit);
-        }
         // A deadline of `NEVER` is so far off that it bounds nothing.
         let within = self.target_latency.unwrap_or(Micros::MAX).min(size.deadline.since(self.now));
         if self.drift.on(peak) > self.headroom {

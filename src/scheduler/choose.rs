@@ -3,9 +3,10 @@
 use super::core::{InFlight, Scheduler};
 use super::draft::Pick;
 use super::form::{Batch, Forming};
-use super::lane::{Claim, Shortage};
+use super::lane::Claim;
 use super::request::{Blocked, Request};
 use super::search::{Room, search};
+use super::settings::Batching;
 use super::step::{Member, Purpose, Reason, Step, Work};
 use super::timers::Expiry;
 use super::turn::Turn;
@@ -84,7 +85,11 @@ impl Scheduler {
         for &class in &waiting {
             lane.class_mut(class).queue.fill_window(&self.requests, WINDOW_MIN.max(window as usize));
         }
-        let room = Room { headroom, ever: ledger.headroom_ever(turn.model), wait_max: self.settings.memory_wait_max };
+        let wait_max = self.settings.memory_wait_max;
+        let room = match self.settings.batching {
+            Batching::Profile => Room { headroom, ever: ledger.headroom_ever(turn.model), wait_max },
+            Batching::Fixed(_) => Room { headroom: Bytes::MAX, ever: Bytes::MAX, wait_max },
+        };
         let search = search(lane, priority, now, room, &mut self.requests, &mut self.timers);
         if let Some(shortage) = search.shortage {
             lane.shortfall = Some(shortage);
@@ -118,22 +123,20 @@ impl Scheduler {
             return None;
         }
         let profile = lane.profile.as_ref().expect("the seed was measured");
-        let predicted = lane.drift.on(profile.predicted(batch.shape)?);
-        let time = profile.time(batch.shape)?;
-        let lease = match ledger.lease(turn.model, predicted, Bytes::ZERO, reading) {
-            Ok(lease) => lease,
-            Err(_) => {
-                // Only a fixed batch is not sized by the headroom.
-                let shortage = Shortage { needed: predicted, available: headroom };
-                self.lane_mut(turn.model).shortfall = Some(shortage);
-                let since = seed.blocked.map_or(now, |before| before.since);
-                let request = self.requests.get_mut(&seed.row.request).expect("the seed waits");
-                request.blocked = Some(Blocked { since, needed: predicted, available: headroom });
-                self.timers.set(since + self.settings.memory_wait_max, seed.row.request, Expiry::Memory);
-                self.ask_again_at(now + self.settings.memory_retry);
-                return None;
+        let measured = profile.predicted(batch.shape).zip(profile.time(batch.shape));
+        let (predicted, time) = match (self.settings.batching, measured) {
+            (Batching::Profile, measured) => {
+                let (peak, time) = measured?;
+                (lane.drift.on(peak), time)
+            }
+            // It runs with what there is, and where nothing is measured as well.
+            (Batching::Fixed(_), Some((peak, time))) => (lane.drift.on(peak).min(headroom), time),
+            (Batching::Fixed(_), None) => {
+                let tokens = batch.shape.tokens() as f64 / f64::from(seed.row.tokens.max(1));
+                (headroom, seed.time.scale(tokens))
             }
         };
+        let lease = ledger.lease(turn.model, predicted, Bytes::ZERO, reading).ok()?;
         Some(self.start(now, turn, batch, lease, headroom, time))
     }
 

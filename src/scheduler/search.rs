@@ -14,8 +14,6 @@ pub(super) struct Seed {
     pub(super) arrival: Timestamp,
     /// Time that it takes alone.
     pub(super) time: Micros,
-    /// What its request lacked until now.
-    pub(super) blocked: Option<Blocked>,
 }
 
 /// What memory a row finds.
@@ -82,8 +80,7 @@ pub(super) fn search(
                 never |= peak > ever;
             } else if now + time <= request.deadline() {
                 let row = Row { request: id, index, tokens, deadline: request.deadline() };
-                let (arrival, blocked) = (request.facts.arrival, request.blocked);
-                search.seed = Some(Seed { row, arrival, time, blocked });
+                search.seed = Some(Seed { row, arrival: request.facts.arrival, time });
                 break;
             }
         }

@@ -10,8 +10,8 @@ pub enum Batching {
     /// By the profile, the headroom and the deadlines.
     #[default]
     Profile,
-    /// So many rows, or as many as wait, whatever memory and time that takes: the control arm of comparisons. A batch
-    /// that does not fit waits until it does.
+    /// So many rows, or as many as wait, whatever memory and time that takes: the control arm of comparisons. Its
+    /// leases are cut to what there is, and its true peaks go beyond them.
     Fixed(u32),
 }
 

@@ -40,7 +40,8 @@ pub(super) struct ModelFacts {
     pub length_max: u32,
     /// Whether it answers at once.
     pub ready: bool,
-    /// Whether its memory profile is complete: before that batches are small and measuring takes a part of the device.
+    /// Whether its memory profile is complete (before that batches are small and measuring takes a part of the device),
+    /// or it is not loaded, so that nothing of it is to be waited for.
     pub settled: bool,
 }
 

@@ -19,11 +19,13 @@ pub(super) async fn models(channel: Channel) -> anyhow::Result<Vec<ModelFacts>> 
             dtype: model.dtype.parse().map_err(anyhow::Error::msg).with_context(|| place("dtype"))?,
             length_max: model.length_max,
             ready: model.state() == wire::ModelState::Ready,
-            settled: model.profile() == wire::ProfileState::Complete,
+            settled: model.profile() == wire::ProfileState::Complete || model.state() == wire::ModelState::NotLoaded,
             name: model.name,
         })
     };
-    listed.models.into_iter().map(facts).collect()
+    // Nothing is known of what a broken model would do.
+    let usable = listed.models.into_iter().filter(|model| model.state() != wire::ModelState::Broken);
+    usable.map(facts).collect()
 }
 
 pub(super) async fn ask(channel: Channel, model: &ModelFacts, call: &Call) -> Result<Reply, Status> {

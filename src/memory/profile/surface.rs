@@ -2,8 +2,9 @@
 //!
 //! What is measured (peak bytes, time) is a maximum of terms in B, B*S and B*S^2 with non-negative coefficients: it
 //! grows along both axes and is convex along each. So linear interpolation along a column, and then between two
-//! columns, is an upper bound; a point of the next larger extent is one as well, only a looser one. Beyond the largest
-//! measured batch or extent there is no bound, and so no value.
+//! columns, is an upper bound; a point of a larger extent is one as well, only a looser one, and continues the columns
+//! that are not measured as far. Where no point has both a larger batch and a larger extent there is no bound, and so no
+//! value.
 
 /// The measured part of one column: `(batch, value)`, batches increasing, values not falling. Never empty.
 #[derive(Clone, Debug)]
@@ -34,6 +35,11 @@ impl Surface {
             let knots = raised(&points, &floor);
             floor = upper(&knots, &floor);
             curves.push(Curve { extent, knots, joined });
+        }
+        // From the largest extent down, so that what is continued is as far as any larger extent goes.
+        for index in (1..curves.len()).rev() {
+            let (smaller, larger) = curves.split_at_mut(index);
+            continue_along(&mut smaller[index - 1].knots, &larger[0].knots);
         }
         Surface { curves }
     }
@@ -94,6 +100,13 @@ fn raised(points: &[(u32, u64)], floor: &[(u32, u64)]) -> Vec<(u32, u64)> {
         (batch, least)
     };
     batches.into_iter().map(knot).collect()
+}
+
+/// Continues a curve that ends before that of a larger extent with its knots. The line to the first of them is a bound
+/// too: the curve itself is convex, begins where the line begins and ends below where it ends.
+fn continue_along(knots: &mut Vec<(u32, u64)>, larger: &[(u32, u64)]) {
+    let reach = last(knots).0;
+    knots.extend(larger.iter().filter(|knot| knot.0 > reach));
 }
 
 /// The larger of the curve and the floor at every bend of both, the shorter one continued level.
@@ -169,7 +182,10 @@ mod tests {
     fn a_column_that_ends_early_is_bounded_by_the_next() {
         let surface = Surface::build([(10, vec![(1, 10)]), (20, vec![(1, 30), (4, 120)])], &[]);
         assert_eq!(surface.at(4, 15), Some(120));
-        assert_eq!(surface.at(4, 10), None);
+        assert_eq!(surface.at(4, 10), Some(120));
+        assert_eq!(surface.at(2, 10), Some(47)); // on the line from (1, 10) to (4, 120)
+        assert_eq!(surface.at(5, 10), None);
+        assert_eq!(surface.reach(10), Some(4));
         assert_eq!(surface.reach(15), Some(4));
         assert_eq!(surface.bends(15), [1, 4]);
     }

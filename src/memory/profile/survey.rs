@@ -1,14 +1,18 @@
 //! What to measure next: cheap and useful first.
 //!
 //! 1. The smallest batch over all extents, doublings first, so that every legal row can be served early.
-//! 2. Larger batches at every extent, the fewest tokens first, until a doubling gains less than 5 % of throughput.
+//! 2. Larger batches at every extent, until a doubling gains less than 5 % of throughput. Padded models: the fewest tokens
+//!    first. Ragged ones: the longest extent first, since a batch of so many tokens costs nearly the same whatever its
+//!    rows, and what is measured there bounds every shorter extent at once.
 //! 3. Held-out points; where one misses, its cell is split and the new points come before the next held-out one.
 //!
 //! On a CPU these are real steps between requests, so nothing is measured that no step will use.
 
+use std::cmp::Reverse;
+
 use super::grid::{Column, Rank, last_batch};
 use super::{Place, Point, Profile};
-use crate::memory::Shape;
+use crate::memory::{Shape, ShapeKind};
 use crate::units::{Bytes, Micros};
 
 /// Runs of a probe. The first warms caches and lazily made state and is thrown away; of the others the largest peak
@@ -40,7 +44,14 @@ pub struct Probe {
 pub(super) fn grid_probes(profile: &Profile) -> Vec<Place> {
     let mut places = first_batches(profile);
     let mut larger: Vec<Place> = larger_batches(profile).collect();
-    larger.sort_unstable_by_key(|&(extent, batch)| (profile.axes.kind.at(batch, extent).tokens(), extent));
+    match profile.axes.kind {
+        ShapeKind::Padded => {
+            larger.sort_unstable_by_key(|&(extent, batch)| (profile.axes.kind.at(batch, extent).tokens(), extent));
+        }
+        ShapeKind::Ragged | ShapeKind::Generate => {
+            larger.sort_unstable_by_key(|&(extent, batch)| (Reverse(extent), batch));
+        }
+    }
     places.extend(larger);
     places.retain(|place| profile.too_large.get(place) != Some(&Bytes::MAX));
     places
@@ -97,8 +108,10 @@ fn wanted(profile: &Profile, column: &Column, fresh: &[(u32, Point)], batch: u32
     if column.rank == Rank::Split {
         return false;
     }
-    // As many tokens as the longest row costs no more than that row did, and times of tiny steps are mostly noise.
-    if profile.axes.kind.at(last, column.extent).tokens() < u64::from(profile.axes.extent.max)
+    // As many tokens as the longest row costs no more than that row did, and times of tiny steps are mostly noise; and
+    // what the configuration asks for is measured whatever it gains.
+    let axes = &profile.axes;
+    if axes.kind.at(last, column.extent).tokens() < u64::from(axes.extent.max.max(axes.measured_tokens_min))
         && last < last_batch(&profile.axes, column.extent)
     {
         return true;

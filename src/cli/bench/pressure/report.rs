@@ -23,7 +23,8 @@ pub(super) struct PressureReport {
     limited_by: &'static str,
     /// What the idle server leaves of it.
     spare_bytes: u64,
-    rate_calls_per_s: f64,
+    /// When calls were sent, in words.
+    pacing: String,
     undisturbed: UndisturbedPart,
     /// An answer after this was late.
     late_after_ms: f64,
@@ -79,7 +80,7 @@ impl PressureReport {
             limit_bytes: args.limit.get(),
             limited_by: stage.limited_by,
             spare_bytes: stage.spare.get(),
-            rate_calls_per_s: stage.rate,
+            pacing: stage.pacing.to_string(),
             undisturbed: stage.undisturbed.into(),
             late_after_ms: stage.undisturbed.late_after().as_secs_f64() * 1e3,
             best_fixed: best_fixed(&arms).map(|arm| arm.arm.clone()),
@@ -96,13 +97,13 @@ impl PressureReport {
     pub(super) fn render(&self) -> String {
         let bytes = |count: u64| Bytes::new(count).to_string();
         let mut text = format!(
-            "limit {} ({}), of which the idle server leaves {}; seed {}; {:.1} calls/s\n\
+            "limit {} ({}), of which the idle server leaves {}; seed {}; {}\n\
              undisturbed: capacity {:.1} calls/s, p99 {:.1} ms at 70 % of it; late after {:.1} ms\n\n",
             bytes(self.limit_bytes),
             self.limited_by,
             bytes(self.spare_bytes),
             self.seed,
-            self.rate_calls_per_s,
+            self.pacing,
             self.undisturbed.capacity_calls_per_s,
             self.undisturbed.p99_ms,
             self.late_after_ms,
@@ -277,7 +278,7 @@ pub(super) mod tests {
             limit_bytes: 1 << 30,
             limited_by: "virtual",
             spare_bytes: 800 << 20,
-            rate_calls_per_s: 28.0,
+            pacing: "open loop, poisson, 28.00 calls/s".to_owned(),
             undisturbed: undisturbed.into(),
             late_after_ms: 800.0,
             best_fixed: best_fixed(&arms).map(|arm| arm.arm.clone()),

@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Two models at full load within a budget that binds: is it kept, who gets the device, does anything fail?
+
+usage: full_load.py [--plimsoll BINARY] [--seconds S] [--models A,B] [--shares X,Y] [--keep FOLDER]
+
+The budget is the weights of both models and half of the larger workspace at a knee, as `plimsoll plan` says after
+`plimsoll profile` has measured both. Each model has its own closed loop of callers, so that both queues are always
+deeper than any batch; the answers of a sample are compared with undisturbed ones; the memory of the server is read from
+outside every 10 ms (/proc/PID/smaps_rollup). Printed, and judged by the exit code:
+
+    failed calls                       0
+    steps with reason=memory           at least 30 % of all
+    device time against the shares     within 10 % of each
+    peak memory over the idle server   at most the budget and 150 MiB (what the system's allocator holds back)
+
+The idle server is this executable with the same models registered and none of them loaded. Models are folders of the
+repository `models/`; only Python's standard library is needed.
+"""
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MIB = 1 << 20
+ALLOCATOR_CONSTANT = 150 * MIB
+MEMORY_REASON_MIN = 0.30
+SHARE_TOLERANCE = 0.10
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--plimsoll", default=os.path.join(HERE, "..", "target", "release", "plimsoll"))
+parser.add_argument("--seconds", type=float, default=60)
+parser.add_argument("--models", default="all-MiniLM-L6-v2,tiny-embed", help="two folders of models/")
+parser.add_argument("--shares", default="2,1")
+parser.add_argument("--callers", type=int, default=16, help="callers of each model")
+parser.add_argument("--rows", type=int, default=32, help="rows of a call")
+parser.add_argument("--keep", help="keep repository, profiles, logs and reports in this folder")
+args = parser.parse_args()
+
+
+def main():
+    folder = args.keep or tempfile.mkdtemp(prefix="plimsoll-full-load-")
+    os.makedirs(folder, exist_ok=True)
+    try:
+        return run(folder)
+    finally:
+        if not args.keep:
+            shutil.rmtree(folder)
+
+
+def run(folder):
+    names = args.models.split(",")
+    shares = [float(share) for share in args.shares.split(",")]
+    assert len(names) == len(shares) == 2, "two models and two shares"
+    options = ["--profile-dir", os.path.join(folder, "profiles")]
+    serving = write_repository(os.path.join(folder, "serving"), names, shares, "startup")
+    idle = write_repository(os.path.join(folder, "idle"), names, shares, "manual")
+
+    for name in names:
+        print(f"profiling {name}", flush=True)
+        plimsoll("profile", name, "--models", serving, *options)
+    plan = plimsoll("plan", "--models", serving, *options)
+    print(plan)
+    weights, knees = zip(*(planned(plan, name) for name in names))
+    budget = sum(weights) + max(knees) // 2
+    options += ["--memory-budget", str(budget)]
+
+    with Server(folder, "idle", ["--models", idle, *options]) as server:
+        time.sleep(1)
+        idle_pss = pss(server.process.pid)
+    with Server(folder, "serving", ["--models", serving, *options]) as server:
+        server.wait_ready(names)
+        time.sleep(1)
+        loaded_pss = pss(server.process.pid)
+        reports = load(server, folder, names)
+    return judge(names, shares, budget, idle_pss, loaded_pss, reports)
+
+
+def write_repository(folder, names, shares, load):
+    """The models' own files, with this share and loaded in this way."""
+    for name, share in zip(names, shares):
+        source = os.path.join(HERE, "..", "models", name)
+        target = os.path.join(folder, name)
+        shutil.copytree(source, target, dirs_exist_ok=True)
+        path = os.path.join(target, "model.toml")
+        lines = open(path, encoding="utf-8").read().splitlines()
+        kept = [line for line in lines if not re.match(r"(load|required|share|pinned)\s*=", line)]
+        own = [f'load = "{load}"', "required = " + str(load == "startup").lower(), f"share = {share}"]
+        after = next(index for index, line in enumerate(kept) if line.startswith("schema")) + 1
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("\n".join(kept[:after] + own + kept[after:]) + "\n")
+    return folder
+
+
+def plimsoll(*arguments):
+    done = subprocess.run([args.plimsoll, *arguments], stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        sys.exit(f"plimsoll {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}")
+    return done.stdout
+
+
+def planned(plan, name):
+    """Weights and the workspace of the best batch, from a line of the plan's table."""
+    line = next(line for line in plan.splitlines() if line.startswith(name + " "))
+    sizes = [int(float(number) * UNITS[unit]) for number, unit in re.findall(r"([\d.]+) (B|KiB|MiB|GiB)\b", line)]
+    if len(sizes) != 3:
+        sys.exit(f"the plan does not know the workspace of {name}:\n{plan}")
+    return sizes[0], sizes[2]
+
+
+class Server:
+    """`plimsoll serve` on free ports; ended by SIGTERM."""
+
+    def __init__(self, folder, name, options):
+        self.log = os.path.join(folder, name + ".log")
+        self.ports = [free_port(), free_port()]
+        ports = ["--grpc-port", str(self.ports[0]), "--metrics-port", str(self.ports[1])]
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen([args.plimsoll, "serve", *ports, *options], stdout=log, stderr=log)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+    def wait_ready(self, names):
+        """Until every model has said in the log that it is ready."""
+        for _ in range(600):
+            if self.process.poll() is not None:
+                sys.exit(f"the server ended: {open(self.log).read()}")
+            lines = [line for line in open(self.log) if "ready" in line]
+            if all(any(name in line for line in lines) for name in names):
+                return
+            time.sleep(0.1)
+        sys.exit(f"not ready within a minute: {open(self.log).read()}")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def pss(pid):
+    for line in open(f"/proc/{pid}/smaps_rollup"):
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) << 10
+    raise ValueError("smaps_rollup has no Pss")
+
+
+def load(server, folder, names):
+    """A closed loop for each model at the same time; the first one's process also reads the server's memory."""
+    running = []
+    for number, name in enumerate(names):
+        report = os.path.join(folder, f"{name}.json")
+        command = [args.plimsoll, "bench", "--address", f"127.0.0.1:{server.ports[0]}", "--model", name]
+        command += ["--concurrency", str(args.callers), "--rows", str(args.rows), "--duration", f"{args.seconds}s"]
+        command += ["--seed", str(number + 1), "--json", report]
+        if number == 0:
+            command += ["--smaps-pid", str(server.process.pid)]
+        log = open(os.path.join(folder, f"{name}.bench.log"), "w")
+        running.append((subprocess.Popen(command, stdout=log, stderr=log), report, log.name))
+    reports = []
+    for process, report, log in running:
+        if process.wait() != 0:
+            sys.exit(f"a bench ended with {process.returncode}: {open(log).read()}")
+        reports.append(json.load(open(report)))
+    return reports
+
+
+def judge(names, shares, budget, idle_pss, loaded_pss, reports):
+    steps = [report["total"]["steps"] for report in reports]
+    device = sum(part["device_s"] for part in steps)
+    by_memory = sum(part["reasons"].get("memory", 0) for part in steps) / sum(part["count"] for part in steps)
+    failed = sum(report["total"]["failed"] for report in reports)
+    over_idle = reports[0]["memory"]["max"]["pss_bytes"] - idle_pss
+    allowed = budget + ALLOCATOR_CONSTANT
+    print(f"\n{'model':<20} {'rows/s':>8} {'calls':>7} {'failed':>7} {'checked':>8} {'steps':>7} {'rows/step':>10}  reasons")
+    for name, report, part in zip(names, reports, steps):
+        total = report["total"]
+        print(
+            f"{name:<20} {total['good']['rows']:>8.1f} {total['calls']:>7} {total['failed']:>7} {total['checked']:>8} "
+            f"{part['count']:>7} {part['rows_mean']:>10.1f}  {part['reasons']}"
+        )
+    lines = [("failed calls", f"{failed}", failed == 0)]
+    lines.append(("steps with reason=memory", f"{by_memory:.1%} (at least {MEMORY_REASON_MIN:.0%})", by_memory >= MEMORY_REASON_MIN))
+    for name, share, part in zip(names, shares, steps):
+        wanted, found = share / sum(shares), part["device_s"] / device
+        close = abs(found / wanted - 1) <= SHARE_TOLERANCE
+        lines.append((f"device time of {name}", f"{found:.1%}, share {wanted:.1%}, off by {found / wanted - 1:+.1%}", close))
+    figure = f"{over_idle / MIB:.1f} MiB (at most {allowed / MIB:.1f}: budget {budget / MIB:.1f} and 150)"
+    lines.append(("peak over the idle server", figure, over_idle <= allowed))
+    print(f"\nidle {idle_pss / MIB:.1f} MiB, with models loaded {loaded_pss / MIB:.1f} MiB; {reports[0]['memory']['samples']} samples")
+    for what, found, good in lines:
+        print(f"{'ok  ' if good else 'MISS'} {what}: {found}")
+    return 0 if all(good for *_, good in lines) else 1
+
+
+sys.exit(main())
