@@ -234,7 +234,9 @@ fn a_stall_counts_for_every_call_that_was_due() {
     assert_eq!((total.calls, total.failed), (100, total.late));
     assert!(total.latency_ms.max > 450.0, "{:?}", total.latency_ms);
     assert!(total.latency_ms.p90 > 300.0, "{:?}", total.latency_ms);
-    assert!((20..=60).contains(&total.late), "30 were due more than 200 ms before the end: {}", total.late);
+    // 30 were due more than 200 ms before its end. On a busy machine the queue behind it lasts longer, but what was
+    // answered before it, 30 of 100, does not feel it.
+    assert!((20..=70).contains(&total.late), "{}", total.late);
 }
 
 #[test]

@@ -170,9 +170,18 @@ mod tests {
 
     #[test]
     fn what_is_not_a_distribution_is_refused() {
-        for text in
-            ["", "zipf", "fixed", "fixed:0", "uniform:9", "uniform:9-3", "lognormal:-1", "encode:3", "bimodal:1", "bimodal:8,9,2"]
-        {
+        for text in [
+            "",
+            "zipf",
+            "fixed",
+            "fixed:0",
+            "uniform:9",
+            "uniform:9-3",
+            "lognormal:-1",
+            "encode:3",
+            "bimodal:1",
+            "bimodal:8,9,2",
+        ] {
             assert!(text.parse::<Lengths>().is_err(), "{text}");
         }
         for text in ["fixed:7", "uniform:1-9", "lognormal:50,0.5", "bimodal:8,512,0.03"] {
