@@ -5,7 +5,13 @@ use crate::memory::{Axis, ShapeKind};
 
 fn axes() -> Axes {
     let axis = |min, max| Axis { min, max, splits: vec![] };
-    Axes { kind: ShapeKind::Padded, batch: axis(1, 8), extent: axis(16, 64), step_tokens_max: 512, measured_tokens_min: 64 }
+    Axes {
+        kind: ShapeKind::Padded,
+        batch: axis(1, 8),
+        extent: axis(16, 64),
+        step_tokens_max: 512,
+        measured_tokens_min: 64,
+    }
 }
 
 fn shape(batch: u32, extent: u32) -> Shape {
@@ -233,7 +239,13 @@ fn a_cell_whose_middle_misses_is_split() {
 #[test]
 fn a_model_of_images_has_a_single_column() {
     let axis = |min, max| Axis { min, max, splits: vec![] };
-    let axes = Axes { kind: ShapeKind::Padded, batch: axis(1, 32), extent: axis(1, 1), step_tokens_max: 32, measured_tokens_min: 1 };
+    let axes = Axes {
+        kind: ShapeKind::Padded,
+        batch: axis(1, 32),
+        extent: axis(1, 1),
+        step_tokens_max: 32,
+        measured_tokens_min: 1,
+    };
     // Beyond 20 images another path is taken, which a line from 16 to 32 does not show.
     let image = |shape: Shape| {
         let (batch, _) = shape.position();
