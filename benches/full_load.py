@@ -42,6 +42,7 @@ parser.add_argument("--models", default="all-MiniLM-L6-v2,tiny-embed", help="two
 parser.add_argument("--shares", default="2,1")
 parser.add_argument("--callers", type=int, default=16, help="callers of each model")
 parser.add_argument("--rows", type=int, default=32, help="rows of a call")
+parser.add_argument("--lengths", default="encode", help="lengths of the rows, as in plimsoll bench")
 parser.add_argument("--keep", help="keep repository, profiles, logs and reports in this folder")
 args = parser.parse_args()
 
@@ -69,8 +70,10 @@ def run(folder):
         plimsoll("profile", name, "--models", serving, *options)
     plan = plimsoll("plan", "--models", serving, *options)
     print(plan)
-    weights, knees = zip(*(planned(plan, name) for name in names))
+    weights, leasts, knees = zip(*(planned(plan, name) for name in names))
     budget = sum(weights) + max(knees) // 2
+    if max(leasts) > max(knees) // 2:
+        print("one longest row alone needs more than half of the larger workspace at a knee: such rows will be refused")
     options += ["--memory-budget", str(budget)]
 
     with Server(folder, "idle", ["--models", idle, *options]) as server:
@@ -108,12 +111,12 @@ def plimsoll(*arguments):
 
 
 def planned(plan, name):
-    """Weights and the workspace of the best batch, from a line of the plan's table."""
+    """Weights, the workspace of one longest row and that of the best batch, from a line of the plan's table."""
     line = next(line for line in plan.splitlines() if line.startswith(name + " "))
     sizes = [int(float(number) * UNITS[unit]) for number, unit in re.findall(r"([\d.]+) (B|KiB|MiB|GiB)\b", line)]
     if len(sizes) != 3:
         sys.exit(f"the plan does not know the workspace of {name}:\n{plan}")
-    return sizes[0], sizes[2]
+    return sizes
 
 
 class Server:
@@ -165,7 +168,7 @@ def load(server, folder, names):
         report = os.path.join(folder, f"{name}.json")
         command = [args.plimsoll, "bench", "--address", f"127.0.0.1:{server.ports[0]}", "--model", name]
         command += ["--concurrency", str(args.callers), "--rows", str(args.rows), "--duration", f"{args.seconds}s"]
-        command += ["--seed", str(number + 1), "--json", report]
+        command += ["--seed", str(number + 1), "--lengths", args.lengths, "--json", report]
         if number == 0:
             command += ["--smaps-pid", str(server.process.pid)]
         log = open(os.path.join(folder, f"{name}.bench.log"), "w")

@@ -311,6 +311,23 @@ mod tests {
     }
 
     #[test]
+    fn rows_of_a_call_are_alike_where_calls_have_lengths() {
+        let load = |of: &str| workload(&format!("--model e --as tokens --rows 8 --lengths uniform:9-90 {of}")).unwrap();
+        let lengths = |load: &Workload, index| match load.call(index).rows {
+            Rows::Tokens(rows) => rows.iter().map(Vec::len).collect::<Vec<_>>(),
+            Rows::Texts(_) => panic!("tokens were asked for"),
+        };
+        let (calls, rows) = (load("--lengths-of calls"), load(""));
+        let alike =
+            |load: &Workload| (0..50).filter(|&index| lengths(load, index).windows(2).all(|two| two[0] == two[1]));
+        assert_eq!((alike(&calls).count(), alike(&rows).count()), (50, 0));
+        let mut different: Vec<usize> = (0..50).map(|index| lengths(&calls, index)[0]).collect();
+        different.sort_unstable();
+        different.dedup();
+        assert!(different.len() > 20, "calls differ: {different:?}");
+    }
+
+    #[test]
     fn texts_come_from_the_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "first text\n\n second text \n").unwrap();

@@ -74,6 +74,20 @@ fn batches_end_where_a_doubling_gains_nothing() {
 }
 
 #[test]
+fn what_the_configuration_asks_for_is_measured_whatever_it_gains() {
+    let reach = |measured_tokens_min| {
+        let mut profile = Profile::new(Axes { measured_tokens_min, ..axes() }, Slack::CPU);
+        let saturated = |shape: Shape| Measured { time: Micros::new(100 * shape.tokens()), ..measure(shape) };
+        survey(&mut profile, Bytes::MAX, saturated);
+        assert_eq!(profile.knee(64), Some(1), "more is measured, not wanted");
+        [16, 64].map(|extent| profile.largest_batch(extent, Bytes::MAX, Micros::MAX).unwrap().batch)
+    };
+    assert_eq!(reach(64), [4, 2]);
+    assert_eq!(reach(256), [8, 4]);
+    assert_eq!(reach(512), [8, 8]);
+}
+
+#[test]
 fn shapes_outside_have_no_prediction() {
     let profile = complete();
     let check = |shape, known| assert_eq!(profile.predicted(shape).is_some(), known, "{shape}");

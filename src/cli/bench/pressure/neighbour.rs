@@ -188,6 +188,25 @@ mod tests {
         assert_eq!(neighbour.holds(), 0);
     }
 
+    /// Goal: `leave` takes while more is free than it leaves, also what comes free after all seemed taken, and no more.
+    /// Method: a room with nothing to take for half a second, then too much for 200 ms.
+    #[test]
+    fn leave_takes_what_is_given_back_too() {
+        let (mut neighbour, file) = neighbour(8 << 20);
+        neighbour.leave(8 << 20).unwrap();
+        assert_eq!(neighbour.holds(), 0);
+        let path = file.path().to_owned();
+        let server = std::thread::spawn(move || {
+            for (after, free) in [(500, 12u64), (200, 8)] {
+                std::thread::sleep(Duration::from_millis(after));
+                std::fs::write(&path, (free << 20).to_string()).unwrap();
+            }
+        });
+        neighbour.leave(8 << 20).unwrap();
+        server.join().unwrap();
+        assert!((1 << 20..=7 << 20).contains(&neighbour.holds()), "{}", neighbour.holds());
+    }
+
     /// Goal: an ask never goes below its floor, and gets the rest when it comes free. Method: a room of 30 MiB that
     /// another thread widens after 100 ms.
     #[test]
