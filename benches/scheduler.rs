@@ -39,7 +39,13 @@ struct Bench {
 
 fn profile() -> Profile {
     let axis = |max| Axis { min: 1, max, splits: Vec::new() };
-    let axes = Axes { kind: ShapeKind::Padded, batch: axis(256), extent: axis(512), step_tokens_max: 1 << 16 };
+    let axes = Axes {
+        kind: ShapeKind::Padded,
+        batch: axis(256),
+        extent: axis(512),
+        step_tokens_max: 1 << 16,
+        measured_tokens_min: 512,
+    };
     let mut profile = Profile::new(axes, Slack::CPU);
     while let Some(probe) = profile.next_probe(Bytes::MAX) {
         let tokens = probe.shape.tokens();

@@ -72,7 +72,13 @@ impl Encoder {
 impl Model for Encoder {
     fn axes(&self) -> Axes {
         let axis = |max| Axis { min: 1, max, splits: Vec::new() };
-        Axes { kind: ShapeKind::Padded, batch: axis(64), extent: axis(256), step_tokens_max: 4096 }
+        Axes {
+            kind: ShapeKind::Padded,
+            batch: axis(64),
+            extent: axis(256),
+            step_tokens_max: 4096,
+            measured_tokens_min: 256,
+        }
     }
 
     fn step(&mut self, batch: &Batch) -> std::result::Result<Output, Fault> {

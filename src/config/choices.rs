@@ -205,9 +205,9 @@ impl Written for Models {
 pub struct LogFilter(String);
 
 impl LogFilter {
-    /// Warnings and errors only: for commands that print for people.
+    /// Errors only: for commands that print for people.
     pub fn quiet() -> LogFilter {
-        LogFilter("warn".into())
+        LogFilter("error".into())
     }
 
     /// The text, known to be understood by `tracing_subscriber::EnvFilter`.

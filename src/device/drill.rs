@@ -75,6 +75,7 @@ impl Model for DrillModel {
             batch: Axis { min: 1, max: step_tokens_max, splits: Vec::new() },
             extent: Axis { min: 1, max: length_max, splits: Vec::new() },
             step_tokens_max,
+            measured_tokens_min: length_max,
         }
     }
 

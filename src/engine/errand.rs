@@ -12,4 +12,6 @@ pub(super) enum Errand {
     Load(ModelId),
     /// A model's weights are thrown out.
     Unload(ModelId),
+    /// Cached workspace is returned.
+    Trim,
 }

@@ -137,6 +137,8 @@ pub struct Axes {
     pub extent: Axis,
     /// The envelope: no step computes more tokens than this (padding included), except a single row.
     pub step_tokens_max: u32,
+    /// Steps of up to so many tokens are measured even where larger batches gain no throughput.
+    pub measured_tokens_min: u32,
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ struct Inner {
     weights: Weights,
     sha256: Vec<(String, String)>,
     step_tokens_max: u32,
+    measured_tokens_min: u32,
     content_key: String,
 }
 
@@ -64,8 +65,12 @@ impl Blueprint {
         let card = card(config, &bert, sentence, task, length_max, encoder)?;
         let content_key = content_key(config, &card, &bytes, &weights);
         let step_tokens_max = config.step_tokens_max.unwrap_or(STEP_TOKENS_MAX).max(length_max);
+        // A configured envelope is wanted as a whole, otherwise as much of it as is worth having.
+        let measured_tokens_min = config.step_tokens_max.unwrap_or(length_max);
         let sha256 = config.sha256.iter().map(|(file, digest)| (file.clone(), digest.clone())).collect();
-        let inner = Inner { card: Arc::new(card), config: bert, files, weights, sha256, step_tokens_max, content_key };
+        let card = Arc::new(card);
+        let inner =
+            Inner { card, config: bert, files, weights, sha256, step_tokens_max, measured_tokens_min, content_key };
         Ok(Blueprint { inner: Arc::new(inner), kernels: Kernels::Fused, form: ShapeKind::Ragged })
     }
 
@@ -110,13 +115,14 @@ impl Blueprint {
 
     /// What its profile is measured over.
     pub fn axes(&self) -> Axes {
-        let Inner { card, step_tokens_max, .. } = &*self.inner;
+        let Inner { card, step_tokens_max, measured_tokens_min, .. } = &*self.inner;
         let axis = |max: u32| Axis { min: 1, max, splits: Vec::new() };
         Axes {
             kind: self.form,
             batch: axis(*step_tokens_max),
             extent: axis(card.length_max),
             step_tokens_max: *step_tokens_max,
+            measured_tokens_min: *measured_tokens_min,
         }
     }
 

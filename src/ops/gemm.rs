@@ -32,6 +32,16 @@ pub(super) fn times_decoded(x: &[f32], w: View<'_>, out: &mut [f32], scratch: &m
     });
 }
 
+/// Has the calling thread take what the library keeps for each thread at its first product: a buffer of about the size
+/// of a second-level cache. Taken within a step it would count as that step's workspace, once, whichever step it is.
+pub(super) fn warm_up_thread() {
+    const SIDE: usize = 256;
+    let (x, w) = (vec![0.0; SIDE * SIDE], vec![0.0; SIDE * SIDE]);
+    let mut out = vec![0.0; SIDE * SIDE];
+    // SAFETY: `out` is exclusive and has SIDE rows of SIDE.
+    unsafe { product(&x, &w, out.as_mut_ptr(), SIDE, [SIDE; 3], Parallelism::None) }
+}
+
 /// The start of the product, for threads that write disjoint columns of it.
 struct Columns(*mut f32);
 

@@ -28,6 +28,11 @@ pub(crate) use norm::Norm;
 pub(crate) use pool::{pool, pool_plain};
 pub(crate) use rows::Rows;
 
+/// Has the calling compute thread allocate what it keeps between operations; see `gemm`.
+pub(crate) fn warm_up_thread() {
+    gemm::warm_up_thread();
+}
+
 #[cfg(test)]
 mod tests {
     use candle_core::{Device, Tensor};

@@ -90,10 +90,9 @@ def test_models_are_unloaded_and_loaded(client):
     before = infer(client, name, pair, "scores")
     client.unload_model(name)
     assert state() == "UNAVAILABLE" and not client.is_model_ready(name)
-    # A model that is not loaded by hand only (load = "manual") comes back with its first request.
-    assert np.allclose(infer(client, name, pair, "scores"), before)
-    assert state() == "READY"
-    client.unload_model(name)
+    # What was unloaded by hand stays away until it is loaded by hand: requests do not bring it back.
+    refused(lambda: infer(client, name, pair, "scores"), "UNAVAILABLE", name)
+    assert state() == "UNAVAILABLE"
     client.load_model(name)
     assert state() == "READY" and client.is_model_ready(name)
     assert np.allclose(infer(client, name, pair, "scores"), before)

@@ -1,34 +1,35 @@
 //! all-MiniLM-L6-v2 against its reference (a forward pass in f64, checked with transformers and sentence-transformers).
 //!
-//! The weights (91 MB) are not in the repository: `plimsoll pull minilm` fetches them. The test looks in the folder
-//! that `PLIMSOLL_TEST_MINILM` names. Where CI is set they have to be there; elsewhere the test says what it leaves out.
+//! The weights (91 MB) are not in the repository: `plimsoll pull all-MiniLM-L6-v2` puts them into the cache, where this
+//! test looks for them as the server does. Where CI is set they have to be there; elsewhere the test says what it leaves
+//! out.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use plimsoll::config::Dtype;
+use plimsoll::config::source::{Cache, Located, resolve};
+use plimsoll::config::{Dtype, Environment, Repository, ServeOptions, ServerConfig};
 use plimsoll::tokenize::Truncate;
 
 use crate::support::{cosine, folder, load, numbers, reference, step};
 
 fn weights() -> Option<PathBuf> {
-    match std::env::var_os("PLIMSOLL_TEST_MINILM").map(PathBuf::from) {
-        Some(path) => {
-            assert!(path.join("model.safetensors").is_file(), "PLIMSOLL_TEST_MINILM is {}: no weights", path.display());
-            Some(path)
-        }
-        None => {
-            assert!(
-                std::env::var_os("CI").is_none(),
-                "CI has to set PLIMSOLL_TEST_MINILM: these tests are not skipped"
-            );
-            eprintln!("not compared with MiniLM's reference: PLIMSOLL_TEST_MINILM names no folder with its weights");
+    let environment = Environment::of_process();
+    let server = ServerConfig::load(&ServeOptions::default(), &environment).unwrap().config;
+    let models = Repository::from_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("models")).unwrap();
+    let entry = models.find("all-MiniLM-L6-v2").expect("it is in the repository");
+    match resolve(&entry.config.as_ref().unwrap().source, &Cache::new(&server, &environment)) {
+        Ok(Located::Folder(folder)) => Some(folder),
+        Ok(Located::Embedded(name)) => panic!("{name} is not a model that is built in"),
+        Err(error) => {
+            assert!(std::env::var_os("CI").is_none(), "CI does not leave these tests out: {error}");
+            eprintln!("not compared with MiniLM's reference: {error}");
             None
         }
     }
 }
 
 /// The smallest cosine over the reference texts, embedded one by one.
-fn smallest_cosine(dtype: Dtype, path: &std::path::Path) -> f64 {
+fn smallest_cosine(dtype: Dtype, path: &Path) -> f64 {
     let blueprint = folder(path, dtype);
     let card = blueprint.card();
     assert_eq!((card.dimensions, card.length_max, card.normalize), (384, 256, true));

@@ -55,7 +55,8 @@ impl Truth {
             ShapeKind::Ragged | ShapeKind::Generate => axis(self.batch_max * self.length_max),
         };
         let step_tokens_max = self.batch_max * self.length_max / 4;
-        Axes { kind: self.kind, batch, extent: axis(self.length_max), step_tokens_max }
+        let (extent, measured_tokens_min) = (axis(self.length_max), self.length_max);
+        Axes { kind: self.kind, batch, extent, step_tokens_max, measured_tokens_min }
     }
 
     /// A profile with nothing measured.

@@ -1,5 +1,6 @@
 //! Sends the load: on schedule (open loop) or as fast as answers come (closed loop).
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,6 +34,16 @@ pub(super) enum Pacing {
         /// Callers at the same time.
         callers: u32,
     },
+}
+
+/// In words, for reports.
+impl fmt::Display for Pacing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pacing::Open { kind, rate } => write!(f, "open loop, {kind}, {rate:.2} calls/s"),
+            Pacing::Closed { callers } => write!(f, "closed loop, {callers} callers"),
+        }
+    }
 }
 
 /// How a call ended.

@@ -30,8 +30,16 @@ pub enum Lengths {
         /// The deviation of the logarithm.
         sigma: f64,
     },
-    /// `bimodal`: 90 % of 16 tokens (queries), 10 % of 512 (documents).
-    Bimodal,
+    /// `bimodal:SHORT,LONG,PART`: that part is long, the others are short; `bimodal` is 90 % of 16 tokens (queries) and
+    /// 10 % of 512 (documents).
+    Bimodal {
+        /// Tokens of the short ones.
+        short: u32,
+        /// Tokens of the long ones.
+        long: u32,
+        /// The part of long ones.
+        part: f64,
+    },
 }
 
 impl Lengths {
@@ -45,9 +53,9 @@ impl Lengths {
                 let mu = mean.ln() - sigma * sigma / 2.0;
                 (mu + sigma * standard_normal(rng)).exp().round() as u32 // `as` saturates
             }
-            Lengths::Bimodal => match rng.random_bool(0.9) {
-                true => 16,
-                false => 512,
+            Lengths::Bimodal { short, long, part } => match rng.random_bool(1.0 - part) {
+                true => short,
+                false => long,
             },
         };
         tokens.clamp(TOKENS_MIN, longest.max(TOKENS_MIN))
@@ -66,8 +74,8 @@ impl FromStr for Lengths {
     fn from_str(text: &str) -> Result<Lengths, String> {
         let error = || {
             format!(
-                "'{text}' is not a distribution of lengths: allowed are encode, bimodal, fixed:TOKENS, \
-                 uniform:LOW-HIGH, lognormal:MEAN[,SIGMA]"
+                "'{text}' is not a distribution of lengths: allowed are encode, bimodal, \
+                 bimodal:SHORT,LONG,PART, fixed:TOKENS, uniform:LOW-HIGH, lognormal:MEAN[,SIGMA]"
             )
         };
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
@@ -76,7 +84,12 @@ impl FromStr for Lengths {
             |text: &str| text.parse::<f64>().ok().filter(|value| *value > 0.0 && value.is_finite()).ok_or_else(error);
         match (name, rest) {
             ("encode", "") => Ok(Lengths::LogNormal { mean: ENCODE_MEAN, sigma: SIGMA }),
-            ("bimodal", "") => Ok(Lengths::Bimodal),
+            ("bimodal", "") => Ok(Lengths::Bimodal { short: 16, long: 512, part: 0.1 }),
+            ("bimodal", rest) => {
+                let [short, long, part] = rest.split(',').collect::<Vec<_>>().try_into().map_err(|_| error())?;
+                let part = positive(part).and_then(|part| if part <= 1.0 { Ok(part) } else { Err(error()) })?;
+                Ok(Lengths::Bimodal { short: tokens(short)?, long: tokens(long)?, part })
+            }
             ("fixed", rest) => Ok(Lengths::Fixed(tokens(rest)?)),
             ("uniform", rest) => {
                 let (low, high) = rest.split_once('-').ok_or_else(error)?;
@@ -102,7 +115,7 @@ impl fmt::Display for Lengths {
             Lengths::Fixed(tokens) => write!(f, "fixed:{tokens}"),
             Lengths::Uniform(low, high) => write!(f, "uniform:{low}-{high}"),
             Lengths::LogNormal { mean, sigma } => write!(f, "lognormal:{mean},{sigma}"),
-            Lengths::Bimodal => f.write_str("bimodal"),
+            Lengths::Bimodal { short, long, part } => write!(f, "bimodal:{short},{long},{part}"),
         }
     }
 }
@@ -157,12 +170,21 @@ mod tests {
 
     #[test]
     fn what_is_not_a_distribution_is_refused() {
-        for text in
-            ["", "zipf", "fixed", "fixed:0", "uniform:9", "uniform:9-3", "lognormal:-1", "encode:3", "bimodal:1"]
-        {
+        for text in [
+            "",
+            "zipf",
+            "fixed",
+            "fixed:0",
+            "uniform:9",
+            "uniform:9-3",
+            "lognormal:-1",
+            "encode:3",
+            "bimodal:1",
+            "bimodal:8,9,2",
+        ] {
             assert!(text.parse::<Lengths>().is_err(), "{text}");
         }
-        for text in ["fixed:7", "uniform:1-9", "lognormal:50,0.5", "bimodal"] {
+        for text in ["fixed:7", "uniform:1-9", "lognormal:50,0.5", "bimodal:8,512,0.03"] {
             assert_eq!(text.parse::<Lengths>().unwrap().to_string(), text);
         }
     }

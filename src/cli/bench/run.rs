@@ -85,22 +85,19 @@ fn pacing(args: &RunArgs, undisturbed: Option<Undisturbed>) -> Pacing {
 /// What was asked: enough to ask it again.
 fn in_words(args: &RunArgs, pacing: Pacing) -> BTreeMap<&'static str, String> {
     let workload = &args.workload;
-    let pacing = match pacing {
-        Pacing::Open { kind, rate } => format!("open loop, {kind}, {rate:.2} calls/s"),
-        Pacing::Closed { callers } => format!("closed loop, {callers} callers"),
-    };
     let rows: Vec<_> = workload.rows.iter().map(u32::to_string).collect();
     let form = format!("{:?}", workload.form).to_lowercase();
+    let of = format!("{:?}", workload.lengths_of).to_lowercase();
     let mut words = BTreeMap::from([
         ("server", format!("{} ({:?}, {} connections)", args.address, args.protocol, args.connections)),
-        ("pacing", pacing),
+        ("pacing", pacing.to_string()),
         ("rows", format!("{} a call", rows.join(" or "))),
         ("seed", workload.seed.to_string()),
         (
             "lengths",
             match &workload.texts {
                 Some(path) => format!("texts of {}", path.display()),
-                None => format!("{} tokens, as {form}", workload.lengths),
+                None => format!("{} tokens, drawn for {of}, as {form}", workload.lengths),
             },
         ),
     ]);

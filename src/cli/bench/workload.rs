@@ -35,10 +35,13 @@ pub struct WorkloadArgs {
     /// A model to ask, with its share of the calls; repeatable. Default: every model that is ready, evenly.
     #[arg(long = "model", value_name = "NAME[=WEIGHT]")]
     pub models: Vec<Weighted<String>>,
-    /// Lengths of the rows in tokens: encode (log-normal, mean 101), bimodal (90 % 16, 10 % 512), fixed:N,
-    /// uniform:LOW-HIGH, lognormal:MEAN[,SIGMA].
+    /// Lengths of the rows in tokens: encode (log-normal, mean 101), bimodal (90 % 16, 10 % 512),
+    /// bimodal:SHORT,LONG,PART, fixed:N, uniform:LOW-HIGH, lognormal:MEAN[,SIGMA].
     #[arg(long, value_name = "DISTRIBUTION", default_value = "encode")]
     pub lengths: Lengths,
+    /// Draw a length for each row, or one for all rows of a call.
+    #[arg(long, value_enum, default_value_t = LengthsOf::Rows)]
+    pub lengths_of: LengthsOf,
     /// Send rows as text or as token ids.
     #[arg(long = "as", value_enum, default_value_t = RowForm::Text)]
     pub form: RowForm,
@@ -72,6 +75,15 @@ pub struct WorkloadArgs {
     /// The part of the load that is made of those calls.
     #[arg(long, value_name = "FRACTION", default_value_t = 0.05)]
     pub check_share: f64,
+}
+
+/// Whose length is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LengthsOf {
+    /// Each row's.
+    Rows,
+    /// Each call's, for all its rows: one caller sends queries, another documents.
+    Calls,
 }
 
 /// The load, drawn call by call.
@@ -150,9 +162,12 @@ impl Workload {
         let facts = &self.models[model].value;
         let count = self.args.rows[rng.random_range(0..self.args.rows.len())];
         let tokens = self.args.form == RowForm::Tokens && self.texts.is_empty() && facts.task != Task::Rerank;
+        let draw = |rng: &mut StdRng| self.args.lengths.draw(facts.length_max, rng);
+        let of_call = (self.args.lengths_of == LengthsOf::Calls).then(|| draw(rng));
+        let length = |rng: &mut StdRng| of_call.unwrap_or_else(|| draw(rng));
         let rows = match tokens {
-            true => Rows::Tokens((0..count).map(|_| self.token_row(facts, rng)).collect()),
-            false => Rows::Texts((0..count).map(|_| self.text(facts, rng)).collect()),
+            true => Rows::Tokens((0..count).map(|_| self.token_row(length(rng), rng)).collect()),
+            false => Rows::Texts((0..count).map(|_| self.text(length, rng)).collect()),
         };
         let query = match facts.task {
             Task::Rerank => words::text_of(8, rng),
@@ -161,16 +176,15 @@ impl Workload {
         Call { model, query, rows, urgency: Urgency::Normal, deadline: None, cancel_after: None, reference: None }
     }
 
-    fn text(&self, facts: &ModelFacts, rng: &mut StdRng) -> String {
+    fn text(&self, length: impl Fn(&mut StdRng) -> u32, rng: &mut StdRng) -> String {
         match self.texts.as_slice() {
             // Two special tokens are the tokenizer's.
-            [] => words::text_of(self.args.lengths.draw(facts.length_max, rng) - 2, rng),
+            [] => words::text_of(length(rng) - 2, rng),
             texts => texts[rng.random_range(0..texts.len())].clone(),
         }
     }
 
-    fn token_row(&self, facts: &ModelFacts, rng: &mut StdRng) -> Vec<u32> {
-        let length = self.args.lengths.draw(facts.length_max, rng);
+    fn token_row(&self, length: u32, rng: &mut StdRng) -> Vec<u32> {
         (0..length).map(|_| rng.random_range(TOKEN_ID_MIN..self.args.vocabulary)).collect()
     }
 }
@@ -294,6 +308,23 @@ mod tests {
             }
         }
         assert!(tokens > 20 && texts > 20);
+    }
+
+    #[test]
+    fn rows_of_a_call_are_alike_where_calls_have_lengths() {
+        let load = |of: &str| workload(&format!("--model e --as tokens --rows 8 --lengths uniform:9-90 {of}")).unwrap();
+        let lengths = |load: &Workload, index| match load.call(index).rows {
+            Rows::Tokens(rows) => rows.iter().map(Vec::len).collect::<Vec<_>>(),
+            Rows::Texts(_) => panic!("tokens were asked for"),
+        };
+        let (calls, rows) = (load("--lengths-of calls"), load(""));
+        let is_alike = |load, index| lengths(load, index).windows(2).all(|two| two[0] == two[1]);
+        let alike = |load| (0..50).filter(|&index| is_alike(load, index)).count();
+        assert_eq!((alike(&calls), alike(&rows)), (50, 0));
+        let mut different: Vec<usize> = (0..50).map(|index| lengths(&calls, index)[0]).collect();
+        different.sort_unstable();
+        different.dedup();
+        assert!(different.len() > 20, "calls differ: {different:?}");
     }
 
     #[test]

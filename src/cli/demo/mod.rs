@@ -7,7 +7,7 @@ mod burst;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tonic::transport::{Channel, Endpoint};
@@ -16,6 +16,7 @@ use crate::config::{Amount, Effective};
 use crate::config::{Environment, LogFilter, LogFormat, MemoryBudget, ServeOptions, ServerConfig, SettingFlags};
 use crate::device::cpu::{set_compute_threads, usable_cores};
 use crate::engine::{EngineHandle, ModelState};
+use crate::memory::ProfileState;
 use crate::server::Server;
 use crate::telemetry::logs;
 use crate::units::Bytes;
@@ -26,6 +27,9 @@ const MODELS: [&str; 4] = ["tiny-embed", "tiny-embed-int8=tiny-embed:int8", "tin
 /// What the server may use: the weights of the four and less workspace than its best batches would take, so that
 /// memory decides the size of some.
 const BUDGET: Bytes = Bytes::mib(64);
+
+/// How long the demo waits for profiles.
+const MEASURING_MAX: Duration = Duration::from_secs(25);
 
 /// Options of `demo`.
 #[derive(clap::Args, Clone, Debug)]
@@ -105,6 +109,7 @@ async fn show(
     writeln!(out, "\nArchive sections of some of them:")?;
     ask::show_sections(&mut out, &channel).await?;
 
+    wait_measured(&mut out, engine).await?;
     writeln!(out, "\nA burst on all four models, each call with texts of mixed lengths:")?;
     burst::run(&mut out, &channel, engine).await?;
     writeln!(out, "\nDone in {:.0} s. To go on:", started.elapsed().as_secs_f64())?;
@@ -127,6 +132,24 @@ async fn wait_ready(engine: &EngineHandle) {
     let all_ready = |view: &crate::engine::HealthView| view.models.iter().all(|(_, state)| *state == ModelState::Ready);
     // An error means that the engine is gone; the next call says so better.
     let _ = engine.health().wait_for(all_ready).await;
+}
+
+/// Gives the server idle time to measure its models' batches, as it does between requests, but not for longer than a demo
+/// may take.
+async fn wait_measured(out: &mut impl Write, engine: &EngineHandle) -> io::Result<()> {
+    let complete = || engine.models().iter().filter(|model| model.profile == Some(ProfileState::Complete)).count();
+    let started = Instant::now();
+    while complete() < MODELS.len() && started.elapsed() < MEASURING_MAX {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    writeln!(
+        out,
+        "\nMeasured memory and time of their batches while nobody asked, for {:.0} s: {} of {} profiles complete{}",
+        started.elapsed().as_secs_f64(),
+        complete(),
+        MODELS.len(),
+        if complete() < MODELS.len() { "; larger batches than measured so far are not used yet" } else { "" }
+    )
 }
 
 fn write_models(out: &mut impl Write, engine: &EngineHandle) -> io::Result<()> {

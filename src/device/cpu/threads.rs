@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::thread;
 
 use super::allocator::mark_compute_thread;
+use crate::ops;
 
 /// Why the number of threads cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,9 +72,13 @@ fn running_threads() -> usize {
 }
 
 /// Starts the threads of both pools and marks them as computing for the device. The calling thread takes part in
-/// candle's pool and stays what it is.
+/// candle's pool and stays what it is. What each thread keeps is allocated now, before any step could be charged for it.
 pub(super) fn mark_compute_threads() {
-    rayon::broadcast(|_| mark_compute_thread());
+    rayon::broadcast(|_| {
+        mark_compute_thread();
+        ops::warm_up_thread();
+    });
+    ops::warm_up_thread();
     let pool = candle_core::utils::barrier_pool();
     let workers = pool.n_workers();
     pool.execute(|thread| {

@@ -79,6 +79,7 @@ struct AxesForm {
     batch: AxisForm,
     extent: AxisForm,
     step_tokens_max: u32,
+    measured_tokens_min: u32,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -151,6 +152,7 @@ impl ProfileFile {
                 batch: axis(&table.axes.batch),
                 extent: axis(&table.axes.extent),
                 step_tokens_max: table.axes.step_tokens_max,
+                measured_tokens_min: table.axes.measured_tokens_min,
             },
             points: table.lines.iter().map(point).collect(),
             unmeasured: table.unmeasured.iter().map(place).collect(),
@@ -191,6 +193,7 @@ impl ProfileFile {
             batch: axis("batch", file.axes.batch)?,
             extent: axis("extent", file.axes.extent)?,
             step_tokens_max: file.axes.step_tokens_max,
+            measured_tokens_min: file.axes.measured_tokens_min,
         };
         let line = |point: PointForm| TableLine {
             shape: kind.at(point.batch, point.extent),

@@ -14,6 +14,7 @@ fn table() -> Table {
         batch: Axis { min: 1, max: 64, splits: vec![8] },
         extent: Axis { min: 1, max: 128, splits: Vec::new() },
         step_tokens_max: 2048,
+        measured_tokens_min: 128,
     };
     let line = |batch, extent, role, peak, time| TableLine {
         shape: axes.kind.at(batch, extent),

@@ -126,7 +126,7 @@ mod tests {
 
     fn axes(kind: ShapeKind, batch: (u32, u32), extent: (u32, u32), step_tokens_max: u32) -> Axes {
         let axis = |(min, max)| Axis { min, max, splits: vec![] };
-        Axes { kind, batch: axis(batch), extent: axis(extent), step_tokens_max }
+        Axes { kind, batch: axis(batch), extent: axis(extent), step_tokens_max, measured_tokens_min: extent.1 }
     }
 
     fn extents(axes: &Axes) -> Vec<u32> {

@@ -51,7 +51,7 @@ fn truth() -> impl Strategy<Value = Truth> {
 fn axes(kind: ShapeKind) -> Axes {
     let axis = |min, max| Axis { min, max, splits: vec![] };
     let batch = if kind == ShapeKind::Padded { axis(1, 256) } else { axis(1, 4096) };
-    Axes { kind, batch, extent: axis(4, 512), step_tokens_max: 4096 }
+    Axes { kind, batch, extent: axis(4, 512), step_tokens_max: 4096, measured_tokens_min: 512 }
 }
 
 fn kind() -> impl Strategy<Value = ShapeKind> {

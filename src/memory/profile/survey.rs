@@ -108,8 +108,10 @@ fn wanted(profile: &Profile, column: &Column, fresh: &[(u32, Point)], batch: u32
     if column.rank == Rank::Split {
         return false;
     }
-    // As many tokens as the longest row costs no more than that row did, and times of tiny steps are mostly noise.
-    if profile.axes.kind.at(last, column.extent).tokens() < u64::from(profile.axes.extent.max)
+    // As many tokens as the longest row costs no more than that row did, and times of tiny steps are mostly noise; and
+    // what the configuration asks for is measured whatever it gains.
+    let axes = &profile.axes;
+    if axes.kind.at(last, column.extent).tokens() < u64::from(axes.extent.max.max(axes.measured_tokens_min))
         && last < last_batch(&profile.axes, column.extent)
     {
         return true;

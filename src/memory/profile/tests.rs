@@ -5,7 +5,13 @@ use crate::memory::{Axis, ShapeKind};
 
 fn axes() -> Axes {
     let axis = |min, max| Axis { min, max, splits: vec![] };
-    Axes { kind: ShapeKind::Padded, batch: axis(1, 8), extent: axis(16, 64), step_tokens_max: 512 }
+    Axes {
+        kind: ShapeKind::Padded,
+        batch: axis(1, 8),
+        extent: axis(16, 64),
+        step_tokens_max: 512,
+        measured_tokens_min: 64,
+    }
 }
 
 fn shape(batch: u32, extent: u32) -> Shape {
@@ -65,6 +71,20 @@ fn batches_end_where_a_doubling_gains_nothing() {
     assert_eq!([16, 23, 32, 45, 64].map(|extent| reach(extent).batch), [4, 4, 2, 2, 2]);
     assert_eq!(reach(64).bound, LargestBound::Envelope);
     assert_eq!(profile.knee(64), Some(1));
+}
+
+#[test]
+fn what_the_configuration_asks_for_is_measured_whatever_it_gains() {
+    let reach = |measured_tokens_min| {
+        let mut profile = Profile::new(Axes { measured_tokens_min, ..axes() }, Slack::CPU);
+        let saturated = |shape: Shape| Measured { time: Micros::new(100 * shape.tokens()), ..measure(shape) };
+        survey(&mut profile, Bytes::MAX, saturated);
+        assert_eq!(profile.knee(64), Some(1), "more is measured, not wanted");
+        [16, 64].map(|extent| profile.largest_batch(extent, Bytes::MAX, Micros::MAX).unwrap().batch)
+    };
+    assert_eq!(reach(64), [4, 2]);
+    assert_eq!(reach(256), [8, 4]);
+    assert_eq!(reach(512), [8, 8]);
 }
 
 #[test]
@@ -233,7 +253,13 @@ fn a_cell_whose_middle_misses_is_split() {
 #[test]
 fn a_model_of_images_has_a_single_column() {
     let axis = |min, max| Axis { min, max, splits: vec![] };
-    let axes = Axes { kind: ShapeKind::Padded, batch: axis(1, 32), extent: axis(1, 1), step_tokens_max: 32 };
+    let axes = Axes {
+        kind: ShapeKind::Padded,
+        batch: axis(1, 32),
+        extent: axis(1, 1),
+        step_tokens_max: 32,
+        measured_tokens_min: 1,
+    };
     // Beyond 20 images another path is taken, which a line from 16 to 32 does not show.
     let image = |shape: Shape| {
         let (batch, _) = shape.position();

@@ -12,14 +12,14 @@ use crate::units::Bytes;
 /// batches, with readings off; the same calls at the same times for each.
 ///
 /// Server and neighbour share a limit. With --limit-by cgroup it is a memory cgroup (version 2 or 1; needs root) and
-/// the kernel kills who exceeds it; the neighbour asks the kernel to spare it, because the memory is its own. With
+/// the kernel kills who exceeds it, the server first, because the memory is the neighbour's own. With
 /// virtual nothing is killed: the server reads its free memory from a file (--memory-reading-file) that this program
 /// writes every 10 ms, and what server and neighbour hold together beyond the limit is counted as overrun.
 ///
 /// The script has one statement a line; amounts are bytes, or a percentage of what the idle server leaves free:
 ///   hold DURATION                        wait
 ///   take AMOUNT                          hold so much, whoever else needs it
-///   leave AMOUNT                         take until only so much is free
+///   leave AMOUNT                         take, 32 MiB a second, until only so much is free and stays so
 ///   free all | free AMOUNT               give back
 ///   ask AMOUNT floor AMOUNT for DURATION hold so much, but take only while the floor stays free; give up after that
 ///   load stop | load start               no calls; calls again
@@ -39,8 +39,11 @@ pub struct PressureArgs {
     #[arg(long, value_name = "ROWS", value_delimiter = ',', default_value = "8,32,128", value_parser = clap::value_parser!(u32).range(1..))]
     pub fixed: Vec<u32>,
     /// Calls per second. Default: 70 % of the capacity that the server as shipped has without a neighbour.
-    #[arg(long, value_name = "CALLS/S", value_parser = parse_rate)]
+    #[arg(long, value_name = "CALLS/S", value_parser = parse_rate, conflicts_with = "concurrency")]
     pub rate: Option<f64>,
+    /// Callers that each wait for their answer, instead of calls on a schedule: the goodput is then the capacity.
+    #[arg(long, value_name = "CALLERS", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub concurrency: Option<u32>,
     /// What is asked. The default for --rows here is 32: small calls would never make large batches.
     #[command(flatten)]
     pub workload: WorkloadArgs,

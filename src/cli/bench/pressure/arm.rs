@@ -88,8 +88,8 @@ pub(super) struct Stage {
     bar: Bar,
     /// Of the server as shipped.
     pub(super) undisturbed: Undisturbed,
-    /// Calls per second.
-    pub(super) rate: f64,
+    /// When calls are sent.
+    pub(super) pacing: Pacing,
     /// What the idle server as shipped leaves free: what percentages of the script are of.
     pub(super) spare: Bytes,
     /// In words: the kind of limit.
@@ -143,14 +143,20 @@ pub(super) async fn prepare(args: &PressureArgs, script: &Script) -> anyhow::Res
     let mut bar = target.undisturbed_answers().await?;
     let undisturbed = target.undisturbed_load(UNDISTURBED).await?;
     bar.late_after = Some(undisturbed.late_after());
-    let rate = args.pressure.rate.unwrap_or(undisturbed.capacity * UNDISTURBED_LOAD);
+    let pacing = match (args.pressure.concurrency, args.pressure.rate) {
+        (Some(callers), _) => Pacing::Closed { callers },
+        (None, rate) => {
+            let rate = rate.unwrap_or(undisturbed.capacity * UNDISTURBED_LOAD);
+            Pacing::Open { kind: ArrivalKind::Poisson, rate }
+        }
+    };
     let limited_by = match enclosure.room() {
         Room::Cgroup2(_) => "cgroup, version 2",
         Room::Cgroup1(_) => "cgroup, version 1",
         Room::File(_) => "virtual",
     };
     watch.finish();
-    Ok(Stage { args, bar, undisturbed, rate, spare, limited_by })
+    Ok(Stage { args, bar, undisturbed, pacing, spare, limited_by })
 }
 
 impl StageArgs {
@@ -197,9 +203,8 @@ impl Stage {
         let models = target.workload.models().cloned().collect();
         let mut recorder = Recorder::new(models, Duration::ZERO..super::script::LONGEST, self.bar.clone());
         let mut timeline = Timeline::default();
-        let pacing = Pacing::Open { kind: ArrivalKind::Poisson, rate: self.rate };
         target
-            .observe(schedule(pacing), started, control, |sample| {
+            .observe(schedule(self.pacing), started, control, |sample| {
                 let good = !recorder.record(&sample).failed();
                 let done_s = sample.done.as_secs_f64();
                 timeline.calls.push(CallPoint { done_s, rows: sample.rows as u32, good });

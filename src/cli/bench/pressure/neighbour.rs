@@ -27,8 +27,16 @@ const BITE: u64 = 64 << 20;
 /// How often free memory is read while waiting for more; a room that is a file is written that often.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// Readings after which `leave` takes what it has for enough: a server that keeps giving back could be chased for ever.
-const LEAVE_READINGS_MAX: u32 = 100;
+/// How often `leave` takes a granule. A program that grows takes time for it; one that takes all there is at once leaves
+/// nobody the time to follow, and `take` is there for that.
+const LEAVE_PERIOD: Duration = Duration::from_millis(31);
+
+/// `leave` is done when for so long nothing was free beyond what it leaves: a step that was running has ended by then, and
+/// what it has given back is taken.
+const LEAVE_SETTLED: Duration = Duration::from_secs(1);
+
+/// The longest that `leave` goes on: a server that keeps giving back could be chased for ever.
+const LEAVE_MAX: Duration = Duration::from_secs(60);
 
 /// What the neighbour says.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,9 +63,6 @@ pub(super) enum Event {
 pub(in crate::cli::bench) fn run(args: &NeighbourArgs) -> anyhow::Result<ExitCode> {
     let place = || format!("--script {}", args.script.display());
     let script = Script::parse(&std::fs::read_to_string(&args.script).with_context(place)?).with_context(place)?;
-    // The memory is the neighbour's own: where someone has to die for want of it, that is the server. Not allowed
-    // without root, and then the kernel chooses.
-    let _spared = std::fs::write("/proc/self/oom_score_adj", "-1000");
     let mut neighbour = Neighbour { spare: args.spare, room: args.room.clone(), held: Vec::new() };
     for statement in script.statements() {
         neighbour.act(*statement)?;
@@ -123,17 +128,13 @@ impl Neighbour {
     }
 
     fn leave(&mut self, left: u64) -> anyhow::Result<()> {
-        for _ in 0..LEAVE_READINGS_MAX {
-            let excess = self.room.free()?.get().saturating_sub(left);
-            if excess < GRANULE {
-                break;
+        let (began, mut taken) = (Instant::now(), Instant::now());
+        while taken.elapsed() < LEAVE_SETTLED && began.elapsed() < LEAVE_MAX {
+            if self.room.free()?.get() >= left + GRANULE {
+                self.take(GRANULE)?;
+                taken = Instant::now();
             }
-            // Half of it at a time: the server may be taking from the same memory, and a reading is never quite new.
-            let bite = (excess / 2).clamp(GRANULE, BITE);
-            self.take(bite / GRANULE * GRANULE)?;
-            if matches!(self.room, Room::File(_)) {
-                std::thread::sleep(2 * GLANCE);
-            }
+            std::thread::sleep(LEAVE_PERIOD);
         }
         Ok(())
     }
@@ -185,6 +186,25 @@ mod tests {
         assert_eq!(neighbour.holds(), 30 << 20);
         neighbour.act(Statement::Free(crate::config::Amount::Percent(100.0))).unwrap();
         assert_eq!(neighbour.holds(), 0);
+    }
+
+    /// Goal: `leave` takes while more is free than it leaves, also what comes free after all seemed taken, and no more.
+    /// Method: a room with nothing to take for half a second, then too much for 200 ms.
+    #[test]
+    fn leave_takes_what_is_given_back_too() {
+        let (mut neighbour, file) = neighbour(8 << 20);
+        neighbour.leave(8 << 20).unwrap();
+        assert_eq!(neighbour.holds(), 0);
+        let path = file.path().to_owned();
+        let server = std::thread::spawn(move || {
+            for (after, free) in [(500, 12u64), (200, 8)] {
+                std::thread::sleep(Duration::from_millis(after));
+                std::fs::write(&path, (free << 20).to_string()).unwrap();
+            }
+        });
+        neighbour.leave(8 << 20).unwrap();
+        server.join().unwrap();
+        assert!((1 << 20..=7 << 20).contains(&neighbour.holds()), "{}", neighbour.holds());
     }
 
     /// Goal: an ask never goes below its floor, and gets the rest when it comes free. Method: a room of 30 MiB that

@@ -23,7 +23,8 @@ pub(super) struct PressureReport {
     limited_by: &'static str,
     /// What the idle server leaves of it.
     spare_bytes: u64,
-    rate_calls_per_s: f64,
+    /// When calls were sent, in words.
+    pacing: String,
     undisturbed: UndisturbedPart,
     /// An answer after this was late.
     late_after_ms: f64,
@@ -79,7 +80,7 @@ impl PressureReport {
             limit_bytes: args.limit.get(),
             limited_by: stage.limited_by,
             spare_bytes: stage.spare.get(),
-            rate_calls_per_s: stage.rate,
+            pacing: stage.pacing.to_string(),
             undisturbed: stage.undisturbed.into(),
             late_after_ms: stage.undisturbed.late_after().as_secs_f64() * 1e3,
             best_fixed: best_fixed(&arms).map(|arm| arm.arm.clone()),
@@ -96,13 +97,13 @@ impl PressureReport {
     pub(super) fn render(&self) -> String {
         let bytes = |count: u64| Bytes::new(count).to_string();
         let mut text = format!(
-            "limit {} ({}), of which the idle server leaves {}; seed {}; {:.1} calls/s\n\
+            "limit {} ({}), of which the idle server leaves {}; seed {}; {}\n\
              undisturbed: capacity {:.1} calls/s, p99 {:.1} ms at 70 % of it; late after {:.1} ms\n\n",
             bytes(self.limit_bytes),
             self.limited_by,
             bytes(self.spare_bytes),
             self.seed,
-            self.rate_calls_per_s,
+            self.pacing,
             self.undisturbed.capacity_calls_per_s,
             self.undisturbed.p99_ms,
             self.late_after_ms,
@@ -153,13 +154,14 @@ impl PressureReport {
     }
 
     fn squeezes(&self) -> String {
-        let mut table = Table::new(["arm", "neighbour", "padded tokens of a large step", "followed"]);
+        let bytes = |count: u64| Bytes::new(count).to_string();
+        let mut table = Table::new(["arm", "neighbour", "workspace of a large step", "followed"]);
         for arm in &self.arms {
             for squeeze in &arm.verdict.squeezes {
-                let steps = match squeeze.steps_until_small {
+                let steps = match squeeze.steps_still_large {
                     Some(0) => "shrank with the first step".to_owned(),
-                    Some(1) => "shrank after 1 step".to_owned(),
-                    Some(count) => format!("shrank after {count} steps"),
+                    Some(1) => "shrank but for 1 step".to_owned(),
+                    Some(count) => format!("shrank but for {count} steps"),
                     None => "did not shrink".to_owned(),
                 };
                 let growth = match (squeeze.shrank, squeeze.grew_back_s) {
@@ -170,7 +172,7 @@ impl PressureReport {
                 table.row([
                     arm.arm.clone(),
                     format!("held from {:.1} to {:.1} s", squeeze.taken_s, squeeze.freed_s),
-                    format!("{} -> {} -> {}", squeeze.tokens_before, squeeze.tokens_during, squeeze.tokens_after),
+                    [squeeze.bytes_before, squeeze.bytes_during, squeeze.bytes_after].map(bytes).join(" -> "),
                     format!("{steps}{growth}"),
                 ]);
             }
@@ -241,11 +243,11 @@ pub(super) mod tests {
                 squeezes: vec![Squeeze {
                     taken_s: 2.0,
                     freed_s: 6.0,
-                    tokens_before: 8_000,
-                    tokens_during: 1_000,
-                    tokens_after: 8_000,
+                    bytes_before: 80 << 20,
+                    bytes_during: 10 << 20,
+                    bytes_after: 80 << 20,
                     shrank: true,
-                    steps_until_small: Some(1),
+                    steps_still_large: Some(1),
                     grew_back_s: Some(0.25),
                 }],
                 asks: vec![Ask { at_s: 9.0, asked_bytes: 300 << 20, got: true, waited_ms: 1_200.0 }],
@@ -277,7 +279,7 @@ pub(super) mod tests {
             limit_bytes: 1 << 30,
             limited_by: "virtual",
             spare_bytes: 800 << 20,
-            rate_calls_per_s: 28.0,
+            pacing: "open loop, poisson, 28.00 calls/s".to_owned(),
             undisturbed: undisturbed.into(),
             late_after_ms: 800.0,
             best_fixed: best_fixed(&arms).map(|arm| arm.arm.clone()),
@@ -303,10 +305,10 @@ pub(super) mod tests {
     fn the_table_says_what_matters() {
         let text = report().render();
         for part in [
-            "limit 1.00 GiB (virtual), of which the idle server leaves 800 MiB; seed 1; 28.0 calls/s",
+            "limit 1.00 GiB (virtual), of which the idle server leaves 800 MiB; seed 1; open loop, poisson, 28.00 calls/s",
             "fixed:32 (best fixed)",
             "server died after 2.5 s",
-            "8000 -> 1000 -> 8000  shrank after 1 step, grew back in 0.25 s",
+            "80.0 MiB -> 10.0 MiB -> 80.0 MiB  shrank but for 1 step, grew back in 0.25 s",
             "asked for 300 MiB",
             "got it in 1.20 s",
         ] {

@@ -36,7 +36,7 @@ pub(super) enum Statement {
     Hold(Duration),
     /// Holds so much in total, whatever is free.
     Take(Amount),
-    /// Takes until only so much is free.
+    /// Takes, not all at once, until only so much is free.
     Leave(Amount),
     /// Gives back so much.
     Free(Amount),

@@ -39,7 +39,10 @@ impl Server {
     ) -> anyhow::Result<Server> {
         // Another process may take the port before the server does; then the server says so and the arm fails.
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let mut command = enclosure.command(program);
+        // Where the kernel has to kill someone for want of memory, it shall be the server: the memory is the neighbour's
+        // own. Any process may offer itself; sparing the other one needs rights that root in a container often lacks.
+        let mut command = enclosure.command(Path::new("/bin/sh"));
+        command.args(["-c", "echo 1000 > /proc/self/oom_score_adj; exec \"$0\" \"$@\""]).arg(program);
         command.args(["serve", "--grpc-port", &port.to_string(), "--metrics-port", "0"]).args(options);
         if let Room::File(path) = enclosure.room() {
             command.arg("--memory-reading-file").arg(path);

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::neighbour::Event;
 use super::timeline::{StepPoint, Timeline};
 
-/// A batch has shrunk when large steps have less than this part of the padded tokens that they had before.
+/// Steps have shrunk when large ones have less than this part of the workspace that they had before.
 const SHRUNK: f64 = 0.8;
 
 /// Windows with fewer steps than this say nothing.
@@ -35,17 +35,18 @@ pub(super) struct Squeeze {
     pub(super) taken_s: f64,
     /// When it gave back.
     pub(super) freed_s: f64,
-    /// Padded tokens of a large step (9 of 10 are smaller) before, meanwhile, after.
-    pub(super) tokens_before: u64,
-    /// See `tokens_before`.
-    pub(super) tokens_during: u64,
-    /// See `tokens_before`.
-    pub(super) tokens_after: u64,
+    /// Workspace of a large step (9 of 10 are smaller) before, meanwhile, after. It tells the size of a batch better than
+    /// rows do, of which one may be a hundred times as long as another.
+    pub(super) bytes_before: u64,
+    /// See `bytes_before`.
+    pub(super) bytes_during: u64,
+    /// See `bytes_before`.
+    pub(super) bytes_after: u64,
     /// Whether steps became smaller at all: they need not when what is left is enough.
     pub(super) shrank: bool,
-    /// Steps that began after the memory was gone and were larger than halfway between before and meanwhile, up to
-    /// the first that was not; 0: the first step was already small. Null when they did not shrink.
-    pub(super) steps_until_small: Option<usize>,
+    /// Steps that began while the memory was gone and were larger than halfway between before and meanwhile; 0: from
+    /// the first one on all were small. Null when they did not shrink.
+    pub(super) steps_still_large: Option<usize>,
     /// Seconds from the giving back to the first step larger than halfway. Null when they did not shrink or not grow.
     pub(super) grew_back_s: Option<f64>,
 }
@@ -138,31 +139,31 @@ impl Held {
         if before.len() < STEPS_MIN || during.len() < STEPS_MIN {
             return None;
         }
-        let (tokens_before, tokens_during) = (large(&before), large(&during));
-        let halfway = (tokens_before + tokens_during) / 2;
-        let shrank = (tokens_during as f64) < tokens_before as f64 * SHRUNK;
-        let first_small = during.iter().position(|step| step.padded_tokens <= halfway);
-        let first_large = after.iter().find(|step| step.padded_tokens > halfway);
+        let (bytes_before, bytes_during) = (large(&before), large(&during));
+        let halfway = (bytes_before + bytes_during) / 2;
+        let shrank = (bytes_during as f64) < bytes_before as f64 * SHRUNK;
+        let still_large = during.iter().filter(|step| step.true_bytes > halfway).count();
+        let first_large = after.iter().find(|step| step.true_bytes > halfway);
         Some(Squeeze {
             taken_s: self.taken,
             freed_s: self.freed,
-            tokens_before,
-            tokens_during,
-            tokens_after: large(&after),
+            bytes_before,
+            bytes_during,
+            bytes_after: large(&after),
             shrank,
-            steps_until_small: first_small.filter(|_| shrank),
+            steps_still_large: shrank.then_some(still_large),
             grew_back_s: first_large.filter(|_| shrank).map(|step| step.seen_s - self.freed),
         })
     }
 }
 
-/// The 90th percentile of the steps' padded tokens; 0 without steps.
+/// The 90th percentile of the steps' workspace; 0 without steps.
 fn large(steps: &[&StepPoint]) -> u64 {
-    let mut tokens: Vec<u64> = steps.iter().map(|step| step.padded_tokens).collect();
-    tokens.sort_unstable();
-    match tokens.len() {
+    let mut bytes: Vec<u64> = steps.iter().map(|step| step.true_bytes).collect();
+    bytes.sort_unstable();
+    match bytes.len() {
         0 => 0,
-        count => tokens[(count * 9 / 10).min(count - 1)],
+        count => bytes[(count * 9 / 10).min(count - 1)],
     }
 }
 
@@ -177,10 +178,10 @@ mod tests {
             seen_s: began_s + 0.05,
             began_s,
             rows: 8,
-            padded_tokens: size(began_s),
+            padded_tokens: 0,
             reason: if began_s < 15.0 { "memory" } else { "queue" },
             predicted_bytes: 0,
-            true_bytes: 0,
+            true_bytes: size(began_s),
             headroom_bytes: 0,
         };
         (0..300).map(|number| step(f64::from(number) / 10.0)).collect()
@@ -226,8 +227,8 @@ mod tests {
         assert!((verdict.memory_reason_share - 0.5).abs() < 1e-9);
         let [squeeze] = verdict.squeezes.as_slice() else { panic!("{:?}", verdict.squeezes) };
         assert_eq!((squeeze.taken_s, squeeze.freed_s), (10.2, 20.0));
-        assert_eq!((squeeze.tokens_before, squeeze.tokens_during, squeeze.tokens_after), (1_000, 100, 1_000));
-        assert_eq!((squeeze.shrank, squeeze.steps_until_small), (true, Some(0)));
+        assert_eq!((squeeze.bytes_before, squeeze.bytes_during, squeeze.bytes_after), (1_000, 100, 1_000));
+        assert_eq!((squeeze.shrank, squeeze.steps_still_large), (true, Some(0)));
         assert!((squeeze.grew_back_s.unwrap() - 0.55).abs() < 1e-9, "{squeeze:?}");
         assert_eq!(verdict.asks, [Ask { at_s: 26.5, asked_bytes: 80, got: true, waited_ms: 1_500.0 }]);
     }
@@ -235,14 +236,14 @@ mod tests {
     #[test]
     fn a_server_that_is_slow_to_follow_is_told_by_its_steps() {
         let verdict = verdict(|at| if (10.55..20.0).contains(&at) { 100 } else { 1_000 });
-        assert_eq!(verdict.squeezes[0].steps_until_small, Some(4)); // began at 10.2, 10.3, 10.4, 10.5
+        assert_eq!(verdict.squeezes[0].steps_still_large, Some(4)); // began at 10.2, 10.3, 10.4, 10.5
     }
 
     #[test]
     fn a_server_that_does_not_follow_does_not_shrink() {
         let verdict = verdict(|_| 1_000);
         let squeeze = &verdict.squeezes[0];
-        assert_eq!((squeeze.shrank, squeeze.steps_until_small, squeeze.grew_back_s), (false, None, None));
+        assert_eq!((squeeze.shrank, squeeze.steps_still_large, squeeze.grew_back_s), (false, None, None));
     }
 
     #[test]
