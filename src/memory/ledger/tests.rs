@@ -242,6 +242,23 @@ fn a_load_behind_a_step_may_use_the_steps_workspace() {
 }
 
 #[test]
+fn guarantees_that_cannot_be_kept_are_found_out() {
+    let mut ledger = ledger(Readings::Live);
+    ledger.register(A, budget(400, 900), false).unwrap();
+    ledger.register(B, budget(400, 900), false).unwrap();
+    let workspace = ledger.books.workspace_min();
+    let mut check = |guaranteed, expected| {
+        // No call does this: it would be refused.
+        ledger.accounts.get_mut(&B).unwrap().budget.guaranteed = guaranteed;
+        assert_eq!(ledger.check(), expected);
+    };
+    let rest = (MIB * 500).saturating_sub(workspace);
+    check(rest, Ok(()));
+    let (guaranteed, available) = (MIB * 900 + Bytes::new(1), MIB * 900);
+    check(rest + Bytes::new(1), Err(BrokenBooks::Guarantees { guaranteed, available }));
+}
+
+#[test]
 fn evictions_free_enough_and_no_more() {
     // The ledger's half of case 9.
     let mut ledger = ledger(Readings::Live);
@@ -312,7 +329,17 @@ fn a_load_leaves_room_for_the_smallest_step_of_everybody() {
         panic!("it is above its limit");
     };
     assert!(plan.needed > plan.available, "{plan:?}");
-    assert!(matches!(ledger.plan_load(C, need(1, 0, 1), &plenty(), &[]), LoadPlan::Refuse(_)), "C is not registered");
+    ledger.register(C, Budget::SHARED, false).unwrap();
+    let LoadPlan::Refuse(plan) = ledger.plan_load(B, need(291, 0, 10), &plenty(), &[]) else {
+        panic!("C takes nothing away");
+    };
+    let models: Vec<ModelId> = plan.lines.iter().map(|line| line.model).collect();
+    assert_eq!(models, [B, A], "C holds nothing");
+    let unknown = ModelId::new(9);
+    assert!(
+        matches!(ledger.plan_load(unknown, need(1, 0, 1), &plenty(), &[]), LoadPlan::Refuse(_)),
+        "it is not registered"
+    );
 }
 
 #[test]
@@ -327,6 +354,7 @@ fn a_failed_load_and_an_unload_leave_nothing_behind() {
         ledger.loading(B, need(790, 0, 10));
         assert_eq!(ledger.snapshot(&plenty()).models[1].loading, MIB * 790);
         ledger.load_failed(B);
+        assert_eq!(ledger.snapshot(&plenty()).models[1].loading, Bytes::ZERO);
         ledger.loading(B, need(790, 0, 10));
         ledger.loaded(B, MIB * 788);
         assert_eq!(ledger.snapshot(&plenty()).models[1].weights, MIB * 788);

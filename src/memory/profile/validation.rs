@@ -156,7 +156,7 @@ mod tests {
             assert_eq!(held_out(&axes, &Surface::build(extents.iter().map(column), &[])), expected, "{extents:?}");
         };
         // At the largest batches, then in the middle of those between which there is one.
-        check(&[8, 16, 64], &[1, 2, 4, 8, 16], &[(11, 11), (32, 6)]);
+        check(&[8, 16, 64], &[1, 2, 4, 8, 16, 32], &[(11, 23), (32, 11)]);
         // Five of seven cells; where there is no batch between, the smallest.
         check(&[2, 4, 8, 16, 32, 64, 128, 256], &[1, 2], &[(3, 1), (11, 1), (23, 1), (45, 1), (181, 1)]);
         // Neighbouring extents have nothing between them.
