@@ -1,7 +1,7 @@
 //! What users of comparable servers were hit by, as far as it concerns the pure cores.
 
 use plimsoll::admission::{LateAt, QueueLimit, Rejection, TooLarge};
-use plimsoll::memory::Budget;
+use plimsoll::memory::{Budget, ShapeKind};
 use plimsoll::scheduler::{Batching, LaneState, Settings, WhileNotReady};
 use plimsoll::units::{Bytes, Micros, ModelId, RequestId, Timestamp};
 
@@ -38,6 +38,24 @@ fn case_09_the_least_recently_used_idle_models_make_room() {
     assert_eq!(states, [LaneState::Ready, LaneState::Ready, down, down]);
     world.run_to_the_end();
     assert!(world.finished(asking) && busy.iter().all(|&id| world.finished(id)));
+}
+
+/// A row that needs all that there can be, and one byte less of that.
+#[test]
+fn what_fits_exactly_is_served() {
+    let longest = ShapeKind::Padded.at(1, 512);
+    let needed = Truth::SMALL.profile().predicted(longest).expect("it is measured");
+    // Safety, fixed and weights, as `World` and `model` have them.
+    let rest = Bytes::mib(4 + 2 + 90);
+    let (mut world, id) = one_model(rest + needed, Settings::default());
+    let fits = world.submit(request(id, &[512]));
+    world.run_to_the_end();
+    assert!(world.finished(fits), "{:?}", world.answer(fits));
+    let possible = needed.saturating_sub(Bytes::new(1));
+    let (mut world, id) = one_model(rest + possible, Settings::default());
+    let refused = world.submit(request(id, &[512]));
+    let expected = Rejection::TooLarge(TooLarge::Workspace { needed, possible });
+    assert_eq!(world.answer(refused), Some(Answer::Rejected(expected)));
 }
 
 /// Nine texts of ten are short, one is long.
