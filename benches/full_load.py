@@ -3,10 +3,11 @@
 
 usage: full_load.py [--plimsoll BINARY] [--seconds S] [--models A,B] [--shares X,Y] [--keep FOLDER]
 
-The budget is the weights of both models and half of the larger workspace at a knee, as `plimsoll plan` says after
-`plimsoll profile` has measured both. Each model has its own closed loop of callers, so that both queues are always
+The budget is the weights of both models, as a server without a budget measures them, and half of the larger workspace
+at a knee, as `plimsoll plan` says after `plimsoll profile` has measured both. Each model has its own closed loop of callers, so that both queues are always
 deeper than any batch; the answers of a sample are compared with undisturbed ones; the memory of the server is read from
-outside every 10 ms (/proc/PID/smaps_rollup). Printed, and judged by the exit code:
+outside every 10 ms (/proc/PID/smaps_rollup). Steps and device time are those of the server's metrics over S seconds in
+which both queues were full. Printed, and judged by the exit code:
 
     failed calls                       0
     steps with reason=memory           at least 30 % of all
@@ -27,12 +28,16 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MIB = 1 << 20
 ALLOCATOR_CONSTANT = 150 * MIB
 MEMORY_REASON_MIN = 0.30
 SHARE_TOLERANCE = 0.10
+REASONS = ("memory", "latency", "knee", "queue", "limit")
+# Seconds that both benches may take to ask for their undisturbed answers and to fill the queues.
+FILLING_MAX = 60
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -65,12 +70,18 @@ def run(folder):
     serving = write_repository(os.path.join(folder, "serving"), names, shares, "startup")
     idle = write_repository(os.path.join(folder, "idle"), names, shares, "manual")
 
+    plan = plimsoll("plan", "--models", serving, *options)
     for name in names:
-        print(f"profiling {name}", flush=True)
-        plimsoll("profile", name, "--models", serving, *options)
+        if planned(plan, name) is None:
+            print(f"profiling {name}", flush=True)
+            plimsoll("profile", name, "--models", serving, *options)
     plan = plimsoll("plan", "--models", serving, *options)
     print(plan)
-    weights, leasts, knees = zip(*(planned(plan, name) for name in names))
+    _, leasts, knees = zip(*(planned(plan, name) for name in names))
+    # As measured: the plan's figure comes from the headers of the files.
+    with Server(folder, "weights", ["--models", serving, *options]) as server:
+        server.wait_ready(names)
+        weights = server.resident(names)
     budget = sum(weights) + max(knees) // 2
     if max(leasts) > max(knees) // 2:
         print("one longest row alone needs more than half of the larger workspace at a knee: such rows will be refused")
@@ -83,8 +94,8 @@ def run(folder):
         server.wait_ready(names)
         time.sleep(1)
         loaded_pss = pss(server.process.pid)
-        reports = load(server, folder, names)
-    return judge(names, shares, budget, idle_pss, loaded_pss, reports)
+        reports, window = load(server, folder, names)
+    return judge(names, shares, budget, idle_pss, loaded_pss, reports, window)
 
 
 def write_repository(folder, names, shares, load):
@@ -111,12 +122,11 @@ def plimsoll(*arguments):
 
 
 def planned(plan, name):
-    """Weights, the workspace of one longest row and that of the best batch, from a line of the plan's table."""
+    """Weights, the workspace of one longest row and that of the best batch, from a line of the plan's table; None while
+    the model is not measured."""
     line = next(line for line in plan.splitlines() if line.startswith(name + " "))
     sizes = [int(float(number) * UNITS[unit]) for number, unit in re.findall(r"([\d.]+) (B|KiB|MiB|GiB)\b", line)]
-    if len(sizes) != 3:
-        sys.exit(f"the plan does not know the workspace of {name}:\n{plan}")
-    return sizes
+    return sizes if len(sizes) == 3 else None
 
 
 class Server:
@@ -148,6 +158,33 @@ class Server:
         sys.exit(f"not ready within a minute: {open(self.log).read()}")
 
 
+    def metrics(self):
+        """Every series and its value."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[1]}/metrics") as answer:
+            lines = [line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[:1] not in ("", "#")]
+        return {series: float(value) for series, value in lines}
+
+    def resident(self, names):
+        """Bytes of the weights of each model, once they are published."""
+        for _ in range(100):
+            found = self.metrics()
+            weights = [int(found.get(f'plimsoll_model_resident_bytes{{model="{name}"}}', 0)) for name in names]
+            if all(weights):
+                return weights
+            time.sleep(0.1)
+        sys.exit("the metrics say nothing about the weights")
+
+    def when_full(self, names):
+        """The metrics as soon as at least half of the callers of every model wait."""
+        for _ in range(10 * FILLING_MAX):
+            found = self.metrics()
+            waiting = [found.get(f'plimsoll_queue_rows{{model="{name}"}}', 0) for name in names]
+            if min(waiting) >= args.callers * args.rows / 2:
+                return found
+            time.sleep(0.1)
+        sys.exit(f"the queues hold {waiting} rows after {FILLING_MAX} s: not a full load")
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -164,41 +201,56 @@ def pss(pid):
 def load(server, folder, names):
     """A closed loop for each model at the same time; the first one's process also reads the server's memory."""
     running = []
+    length = args.seconds + FILLING_MAX
     for number, name in enumerate(names):
         report = os.path.join(folder, f"{name}.json")
         command = [args.plimsoll, "bench", "--address", f"127.0.0.1:{server.ports[0]}", "--model", name]
-        command += ["--concurrency", str(args.callers), "--rows", str(args.rows), "--duration", f"{args.seconds}s"]
+        command += ["--concurrency", str(args.callers), "--rows", str(args.rows), "--duration", f"{length}s"]
         command += ["--seed", str(number + 1), "--lengths", args.lengths, "--json", report]
         if number == 0:
             command += ["--smaps-pid", str(server.process.pid)]
         log = open(os.path.join(folder, f"{name}.bench.log"), "w")
         running.append((subprocess.Popen(command, stdout=log, stderr=log), report, log.name))
+    before = server.when_full(names)
+    time.sleep(args.seconds)
+    after = server.metrics()
+    still = [process.poll() is None for process, *_ in running]
+    if not all(still):
+        sys.exit("a bench ended before the window did")
+    window = {series: value - before.get(series, 0) for series, value in after.items()}
     reports = []
     for process, report, log in running:
         if process.wait() != 0:
             sys.exit(f"a bench ended with {process.returncode}: {open(log).read()}")
         reports.append(json.load(open(report)))
-    return reports
+    return reports, window
 
 
-def judge(names, shares, budget, idle_pss, loaded_pss, reports):
-    steps = [report["total"]["steps"] for report in reports]
-    device = sum(part["device_s"] for part in steps)
-    by_memory = sum(part["reasons"].get("memory", 0) for part in steps) / sum(part["count"] for part in steps)
+def judge(names, shares, budget, idle_pss, loaded_pss, reports, window):
+    def of(metric, name, **labels):
+        """Sum of the series of a model that have these labels."""
+        wanted = [f'{key}="{value}"' for key, value in {"model": name, **labels}.items()]
+        series = (item for item in window.items() if item[0].startswith(f"plimsoll_{metric}{{"))
+        return sum(value for text, value in series if all(label in text for label in wanted))
+
+    steps = [of("steps_total", name) for name in names]
+    reasons = [{reason: int(of("steps_total", name, reason=reason)) for reason in REASONS} for name in names]
+    device = [of("device_seconds_total", name, purpose="serve") for name in names]
+    by_memory = sum(reason["memory"] for reason in reasons) / sum(steps)
     failed = sum(report["total"]["failed"] for report in reports)
     over_idle = reports[0]["memory"]["max"]["pss_bytes"] - idle_pss
     allowed = budget + ALLOCATOR_CONSTANT
     print(f"\n{'model':<20} {'rows/s':>8} {'calls':>7} {'failed':>7} {'checked':>8} {'steps':>7} {'rows/step':>10}  reasons")
-    for name, report, part in zip(names, reports, steps):
+    for name, report, count, reason in zip(names, reports, steps, reasons):
         total = report["total"]
         print(
             f"{name:<20} {total['good']['rows']:>8.1f} {total['calls']:>7} {total['failed']:>7} {total['checked']:>8} "
-            f"{part['count']:>7} {part['rows_mean']:>10.1f}  {part['reasons']}"
+            f"{count:>7.0f} {of('batch_rows_sum', name) / count:>10.1f}  {reason}"
         )
     lines = [("failed calls", f"{failed}", failed == 0)]
     lines.append(("steps with reason=memory", f"{by_memory:.1%} (at least {MEMORY_REASON_MIN:.0%})", by_memory >= MEMORY_REASON_MIN))
-    for name, share, part in zip(names, shares, steps):
-        wanted, found = share / sum(shares), part["device_s"] / device
+    for name, share, seconds in zip(names, shares, device):
+        wanted, found = share / sum(shares), seconds / sum(device)
         close = abs(found / wanted - 1) <= SHARE_TOLERANCE
         lines.append((f"device time of {name}", f"{found:.1%}, share {wanted:.1%}, off by {found / wanted - 1:+.1%}", close))
     figure = f"{over_idle / MIB:.1f} MiB (at most {allowed / MIB:.1f}: budget {budget / MIB:.1f} and 150)"

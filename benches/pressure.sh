@@ -6,7 +6,7 @@
 # What is chosen, and why:
 # - On a CPU batches gain nothing beyond some hundred tokens, so a server as shipped needs little workspace and there is
 #   nothing to fight for. On a GPU they gain up to tens of thousands. So the envelope is configured: steps of up to
-#   STEP_TOKENS, all measured; at 16384 tokens the built-in embedder takes some 90 MiB for a step.
+#   STEP_TOKENS, all measured; at 16384 tokens the built-in embedder takes some 75 MiB for a step.
 # - 97 of 100 callers send short rows, 3 send rows of 512 tokens, all rows of a call alike. A fixed batch has to be small
 #   for the long ones and large for the short ones; that is what batches from a profile are for.
 # - A closed loop keeps the queue deep: the goodput is what each arm can do.
@@ -16,7 +16,7 @@
 #   step reaches its peak in well under half of one.
 set -eu
 : "${PLIMSOLL:=$(dirname "$0")/../target/release/plimsoll}"
-: "${LIMIT:=320MiB}" "${STEP_TOKENS:=16384}" "${LEFT:=40MiB}" "${SAFETY:=24MiB}"
+: "${LIMIT:=256MiB}" "${STEP_TOKENS:=16384}" "${LEFT:=32MiB}" "${SAFETY:=20MiB}"
 : "${ROWS:=32}" "${CALLERS:=16}" "${FIXED:=4,8,16,32,64}" "${HOLD:=8s}"
 folder=${1:-$(mktemp -d)}
 

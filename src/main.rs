@@ -5,6 +5,13 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
+    if let Some(missing) = plimsoll::device::cpu::missing_instructions() {
+        eprintln!(
+            "error: this program was built for processors with {missing}, which this one lacks: build it with \
+             RUSTFLAGS=\"-C target-cpu=native\""
+        );
+        return ExitCode::FAILURE;
+    }
     match plimsoll::cli::Cli::parse().run() {
         Ok(code) => code,
         Err(error) => {

@@ -4,6 +4,7 @@ use std::io;
 
 use super::Executor;
 use super::profile_store::ProfileFacts;
+use super::statistics::DeviceSnapshot;
 use crate::memory::{Reading, Slack};
 use crate::units::Timestamp;
 
@@ -17,6 +18,12 @@ pub trait Device: Executor {
     /// # Errors
     /// If the device no longer says how much memory it has.
     fn reading(&self, now: Timestamp) -> io::Result<Reading>;
+
+    /// Everything at this moment: who holds what, what was counted, what happened lately.
+    ///
+    /// # Errors
+    /// As [`Device::reading`].
+    fn snapshot(&self) -> io::Result<DeviceSnapshot>;
 
     /// What is added to the predictions of its profiles.
     fn slack(&self) -> Slack;

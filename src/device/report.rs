@@ -69,7 +69,8 @@ pub struct Ran {
     pub step: StepId,
     /// Whose.
     pub model: ModelId,
-    /// The result of each row in the batch's order; empty for a step that was only measured.
+    /// The result of each row in the batch's order; for a step that was only measured those of the run that faulted,
+    /// if one did.
     pub rows: Vec<Result<Vec<f32>, RowFailure>>,
     /// Its peak, time, rungs and outcome. For a measured step the largest peak and time of the kept runs.
     pub observed: Observed,

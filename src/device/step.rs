@@ -100,6 +100,7 @@ impl<H: Hardware> StepRunner<'_, H> {
     fn measure(&mut self, model: ModelId, batch: &Batch, need: Need, discarded: u32, kept: u32) -> Summary {
         let mut observed =
             Observed { peak: Bytes::ZERO, time: Micros::ZERO, rungs: Default::default(), outcome: Outcome::Done };
+        let mut faulted = Vec::new();
         for index in 0..discarded.saturating_add(kept) {
             let started = Instant::now();
             match self.attempt(model, batch, 0, need) {
@@ -109,6 +110,9 @@ impl<H: Hardware> StepRunner<'_, H> {
                         observed.peak = observed.peak.max(used.peak);
                         observed.time = observed.time.max(Micros::from(started.elapsed()));
                     }
+                    if observed.outcome == Outcome::Faulted {
+                        faulted = results;
+                    }
                 }
                 Err(_) => observed.outcome = Outcome::OutOfMemory,
             }
@@ -116,7 +120,7 @@ impl<H: Hardware> StepRunner<'_, H> {
                 break;
             }
         }
-        Summary { rows: Vec::new(), observed, evicted: Vec::new() }
+        Summary { rows: faulted, observed, evicted: Vec::new() }
     }
 
     /// One forward pass of some rows, of which the first is row `first` of the step.

@@ -9,28 +9,24 @@ use super::answer::{Answer, Failure};
 use super::control::BudgetError;
 use super::errand::Errand;
 use super::handle::Shared;
-use super::health::HealthView;
 use super::inbox::{Message, Reply};
 use super::lifecycle::Lifecycle;
-use super::lives::{Loads, profile_word};
-use super::memory_view::MemorySnapshot;
+use super::loads::{LoadRules, Loads};
 use super::pending::{Pending, PendingRequest};
+use super::publish::Published;
 use super::rig::Rig;
 use super::status::ModelState;
 use super::submission::Submission;
 use crate::admission::Rejection;
-use crate::memory::{Budget, BudgetChange, DeviceBooks, Ledger, Reading, RowFacts, ShapeKind};
+use crate::memory::{Budget, BudgetChange, Ledger, Reading, RowFacts, ShapeKind};
 use crate::model::TokenRow;
 use crate::scheduler::{Scheduler, Waiting};
 use crate::telemetry::logs::request_unanswered;
-use crate::telemetry::{DeviceBytes, ModelLevels, Outcome, QueueLevels, RequestTimes};
+use crate::telemetry::{Outcome, RequestTimes};
 use crate::units::{Bytes, Micros, ModelId, RequestId, Timestamp};
 
 /// How often readings are taken while nothing happens: a neighbour that asks for memory is heard within two of these.
 const READING_INTERVAL: Micros = Micros::millis(250);
-
-/// How often levels are published while steps follow each other faster than anybody looks.
-const PUBLISH_INTERVAL: Micros = Micros::millis(50);
 
 /// Everything that the engine's thread owns.
 ///
@@ -46,14 +42,13 @@ pub(super) struct Core {
     /// By model number.
     pub(super) models: Vec<Lifecycle>,
     pub(super) loads: Loads,
-    /// How long a model stays at least before another may evict it.
-    pub(super) minimum_residency: Micros,
+    pub(super) load_rules: LoadRules,
     /// The device is lost: nothing more is run, and the process has to end.
     pub(super) poisoned: bool,
     /// Who waits for the drain to end; `None` while the server admits requests.
-    drainers: Option<Vec<Reply<()>>>,
-    published_at: Timestamp,
-    stopped: bool,
+    pub(super) drainers: Option<Vec<Reply<()>>>,
+    pub(super) published: Published,
+    pub(super) stopped: bool,
 }
 
 impl Core {
@@ -63,7 +58,7 @@ impl Core {
         ledger: Ledger,
         rig: Rig,
         models: Vec<Lifecycle>,
-        minimum_residency: Micros,
+        load_rules: LoadRules,
     ) -> Core {
         Core {
             shared,
@@ -74,10 +69,10 @@ impl Core {
             errand: None,
             models,
             loads: Loads::default(),
-            minimum_residency,
+            load_rules,
             poisoned: false,
             drainers: None,
-            published_at: Timestamp::START,
+            published: Published::default(),
             stopped: false,
         }
     }
@@ -100,7 +95,7 @@ impl Core {
             }
             Message::Report(report) => self.report(now, report),
             Message::Load { model, reply } => self.load(now, model, reply),
-            Message::Unload { model, reply } => self.unload(model, reply),
+            Message::Unload { model, reply } => self.unload(now, model, reply),
             Message::Pin { model, pinned, reply } => {
                 self.ledger.pin(model, pinned);
                 let mut status = self.shared.board.lock(model);
@@ -113,44 +108,55 @@ impl Core {
                 let _ = reply.send(self.set_budget(model, budget, expected_revision));
             }
             Message::Memory { reply } => {
-                let reading = self.rig.reading(now);
-                let ledger = self.ledger.snapshot(&reading);
-                let _ = reply.send(MemorySnapshot { device: self.rig.device_name().to_owned(), reading, ledger });
+                let _ = reply.send(self.memory_snapshot(now));
             }
             Message::Plan { models, budget, reply } => {
                 let reading = self.rig.reading(now);
                 let _ = reply.send(self.plan(&models, budget, &reading));
             }
-            Message::Drain { reply } => {
-                self.drainers.get_or_insert_default().push(reply);
-                self.publish_health();
-            }
+            Message::Drain { reply } => self.drain(now, reply),
+            Message::DeviceEnded => self.device_ended(now),
             Message::Stop => self.stop(now),
         }
     }
 
     /// Does everything that is due and says when to be called again at the latest.
     pub(super) fn poll(&mut self, now: Timestamp) -> Timestamp {
-        while let Some((id, rejection)) = self.scheduler.poll_expired(now) {
-            self.reject(now, id, rejection);
-        }
         let reading = self.rig.recent_reading(now);
-        self.advance_lives(now, &reading);
-        self.trim(now, &reading);
-        self.dispatch(now, &reading);
-        if now.since(self.published_at) >= PUBLISH_INTERVAL {
-            self.published_at = now;
-            self.publish(&reading);
-        }
-        if self.pending.len() == 0 {
-            for drainer in self.drainers.iter_mut().flat_map(|drainers| drainers.drain(..)) {
-                let _ = drainer.send(());
+        loop {
+            while let Some((id, rejection)) = self.scheduler.poll_expired(now) {
+                self.reject(now, id, rejection);
+            }
+            self.advance_lives(now, &reading);
+            self.trim(now, &reading);
+            self.dispatch(now, &reading);
+            // Looking for a step may show that a request can never be served: it is given up at once. Each time round
+            // answers one at least.
+            if self.scheduler.next_expiry().is_none_or(|at| at > now) {
+                break;
             }
         }
-        [self.scheduler.poll_timeout(), self.ledger.wake_at(), self.loads.wake_at()]
+        self.publish(now, &reading);
+        self.tell_drainers();
+        self.wake_at(now)
+    }
+
+    /// When something is due although nothing happens.
+    fn wake_at(&self, now: Timestamp) -> Timestamp {
+        // What waits for an idle device is not due before the errand is done, which is reported.
+        let scheduler = match self.is_idle() {
+            true => self.scheduler.poll_timeout(),
+            false => self.scheduler.next_expiry(),
+        };
+        [scheduler, self.ledger.wake_at(), self.loads_wake_at()]
             .into_iter()
             .flatten()
             .fold(now + READING_INTERVAL, Timestamp::min)
+    }
+
+    /// Whether the device could be given something to do.
+    pub(super) fn is_idle(&self) -> bool {
+        self.errand.is_none() && !self.poisoned
     }
 
     /// Whether the server goes down.
@@ -183,14 +189,15 @@ impl Core {
         let host_bytes = rows.iter().map(|row| Bytes::new(row.ids.len() as u64 + row.types.len() as u64) * 4).sum();
         let waiting =
             Waiting { id, model, rows: rows.iter().map(facts).collect(), host_bytes, arrival: now, deadline, priority };
-        let admitted = if self.is_draining() || self.poisoned {
-            Err(Rejection::Draining)
-        } else if self.life(model).blueprint.is_none() {
-            Err(Rejection::Broken)
-        } else if self.life(model).unloaded_by_hand && self.life(model).state == ModelState::NotLoaded {
-            Err(Rejection::NotLoaded)
-        } else {
-            self.scheduler.submit(now, waiting, &self.ledger)
+        let life = self.life(model);
+        let (is_broken, is_unloaded, state) = (life.blueprint.is_none(), life.unloaded_by_hand, life.state);
+        let admitted = match state {
+            _ if self.is_draining() || self.poisoned => Err(Rejection::Draining),
+            _ if is_broken => Err(Rejection::Broken),
+            // Requests would bring it back, and wait for that.
+            ModelState::NotLoaded if is_unloaded => Err(Rejection::NotLoaded),
+            ModelState::Draining if is_unloaded => Err(Rejection::Draining),
+            _ => self.scheduler.submit(now, waiting, &self.ledger),
         };
         // Either way it is pending for a moment, so that there is one way to end a request.
         self.pending.insert(id, PendingRequest::new(model, rows, now, responder));
@@ -259,71 +266,5 @@ impl Core {
             ShapeKind::Ragged => largest / length.max(1),
             ShapeKind::Generate => largest,
         }
-    }
-
-    /// Publishes what changes with time and load.
-    fn publish(&mut self, reading: &Reading) {
-        let lanes: Vec<_> = self.scheduler.lanes().collect();
-        for lane in lanes {
-            let batch_rows_max = self.batch_rows_max(lane.model, reading);
-            let headroom = self.ledger.headroom(lane.model, reading).bytes;
-            let metrics = self.rig.model_metrics(lane.model);
-            metrics.queue(QueueLevels {
-                rows: lane.occupancy.rows,
-                tokens: lane.occupancy.tokens,
-                oldest: lane.oldest.map(|arrival| self.shared.clock.instant(arrival)),
-            });
-            metrics.profile_state(profile_word(lane.profile));
-            let mut status = self.shared.board.lock(lane.model);
-            status.waiting_rows = lane.occupancy.rows;
-            status.waiting_tokens = lane.occupancy.tokens;
-            status.profile = lane.profile;
-            status.drift = lane.drift;
-            status.batch_rows_max = batch_rows_max;
-            status.device_time = lane.device_time;
-            let (budget, resident, drift) = (status.budget, status.resident, lane.drift);
-            drop(status);
-            metrics.levels(&ModelLevels { budget, resident, kv: Bytes::ZERO, headroom, drift, batch_rows_max });
-        }
-        let books = self.ledger.snapshot(reading);
-        let DeviceBooks { capacity, safety, fixed, .. } = books.books;
-        let bytes = DeviceBytes { capacity, safety, fixed, leased: books.leased, reading: *reading };
-        self.rig.device_metrics().bytes(&bytes);
-    }
-
-    /// Publishes a model's state and what follows from it for the server's health.
-    pub(super) fn set_state(&mut self, model: ModelId, state: ModelState, reason: Option<String>) {
-        self.life(model).state = state;
-        self.rig.model_metrics(model).state(state.as_str());
-        {
-            let mut status = self.shared.board.lock(model);
-            status.state = state;
-            status.reason = reason;
-        }
-        self.publish_health();
-    }
-
-    pub(super) fn publish_health(&mut self) {
-        let statuses = self.shared.board.copy();
-        let models: Vec<_> = statuses.into_iter().map(|status| (status.name, status.state)).collect();
-        let is_fine = |(registered, (_, state)): (&Arc<super::Registered>, &(String, ModelState))| {
-            !registered.required || *state == ModelState::Ready
-        };
-        let required_ready = self.shared.registry.iter().zip(&models).all(is_fine);
-        let (draining, poisoned) = (self.is_draining(), self.poisoned);
-        let view = HealthView { ready: required_ready && !draining && !poisoned, draining, poisoned, models };
-        self.shared.health.send_if_modified(|current| {
-            let changed = *current != view;
-            *current = view;
-            changed
-        });
-    }
-
-    fn stop(&mut self, now: Timestamp) {
-        for id in self.pending.ids() {
-            self.scheduler.cancel(id);
-            self.reject(now, id, Rejection::Draining);
-        }
-        self.stopped = true;
     }
 }

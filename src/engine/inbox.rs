@@ -26,6 +26,8 @@ pub(super) enum Message {
     Cancel(RequestId),
     /// The device's thread has done something.
     Report(Report),
+    /// The device's thread is gone: no report comes any more.
+    DeviceEnded,
     Load {
         model: ModelId,
         reply: Reply<Result<(), Failure>>,

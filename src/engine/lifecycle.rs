@@ -18,14 +18,18 @@ pub(super) struct Lifecycle {
     pub(super) unload_waiters: Vec<Reply<Result<Released, Failure>>>,
     /// When its load was last ordered.
     pub(super) load_began: Timestamp,
+    /// Until when it is waited for: later its callers are told, and one that found no room is given up.
+    pub(super) load_by: Timestamp,
+    /// It was unloaded to make room for another, and comes back with the first request for it.
+    pub(super) evicted: bool,
     /// When it last became ready; it stays for a minimum time.
     pub(super) ready_at: Timestamp,
     /// What it held when it was last looked at.
     pub(super) resident: Bytes,
     /// It was unloaded by a call and stays so until a call loads it: requests do not bring it back.
     pub(super) unloaded_by_hand: bool,
-    /// Whether its profile, as far as it is measured, has been written down.
-    pub(super) profile_kept: bool,
+    /// Something of its profile was measured that is not written down.
+    pub(super) profile_news: bool,
 }
 
 impl Lifecycle {
@@ -38,10 +42,12 @@ impl Lifecycle {
             load_waiters: Vec::new(),
             unload_waiters: Vec::new(),
             load_began: Timestamp::START,
+            load_by: Timestamp::START,
+            evicted: false,
             ready_at: Timestamp::START,
             resident: Bytes::ZERO,
             unloaded_by_hand: false,
-            profile_kept: false,
+            profile_news: false,
         }
     }
 

@@ -1,9 +1,4 @@
 //! How models come and go: loaded when asked for, served, drained, evicted.
-//!
-//! One load at a time: two at once would each see the room that the other is about to take. A load that needs room
-//! waits for the evictions that make it, and is planned anew when they are done.
-
-use std::collections::VecDeque;
 
 use super::answer::Failure;
 use super::control::Released;
@@ -14,27 +9,13 @@ use super::status::ModelState;
 use crate::admission::Rejection;
 use crate::config::LoadPolicy;
 use crate::device::{self, Loaded};
-use crate::memory::{FitPlan, LoadNeed, LoadPlan, Profile, ProfileState, Reading};
-use crate::model::{Blueprint, Fault};
+use crate::memory::{Profile, ProfileState, Reading, RowFacts};
+use crate::model::Fault;
 use crate::telemetry::logs::{ModelReady, model_ready};
 use crate::units::{Bytes, Micros, ModelId, Timestamp};
 
-/// When to try again what did not fit: about what the requests before it take.
-const RETRY_AFTER: Micros = Micros::secs(2);
-
-/// Loads that are asked for and not done, in the order in which they were asked for.
-#[derive(Debug, Default)]
-pub(super) struct Loads {
-    queue: VecDeque<ModelId>,
-    /// When the first of the queue is to be planned again although nothing happens: a minimum residency ends.
-    retry_at: Option<Timestamp>,
-}
-
-impl Loads {
-    pub(super) fn wake_at(&self) -> Option<Timestamp> {
-        self.retry_at
-    }
-}
+/// When to try again what did not fit, or is not there yet: about what the requests before it take.
+pub(super) const RETRY_AFTER: Micros = Micros::secs(2);
 
 impl Core {
     /// Publishes the first states and asks for the models that load at the start.
@@ -53,60 +34,65 @@ impl Core {
 
     /// Loads a model for a caller.
     pub(super) fn load(&mut self, now: Timestamp, model: ModelId, reply: Reply<Result<(), Failure>>) {
+        if self.is_draining() || self.poisoned {
+            return drop(reply.send(Err(Rejection::Draining.into())));
+        }
+        let load_by = now + self.load_rules.timeout;
         let life = self.life(model);
+        if life.blueprint.is_none() {
+            return drop(reply.send(Err(Rejection::Broken.into())));
+        }
         life.unloaded_by_hand = false;
+        if life.state == ModelState::Ready {
+            return drop(reply.send(Ok(())));
+        }
+        if life.load_waiters.is_empty() {
+            life.load_by = load_by;
+        }
+        life.load_waiters.push(reply);
         match life.state {
-            ModelState::Ready => drop(reply.send(Ok(()))),
-            ModelState::Broken if life.blueprint.is_none() => {
-                drop(reply.send(Err(Failure::Rejected(Rejection::Broken))));
-            }
             // One that failed to load may have been mended.
-            ModelState::Broken | ModelState::NotLoaded => {
-                life.load_waiters.push(reply);
-                self.enqueue_load(now, model);
-            }
-            ModelState::Loading => life.load_waiters.push(reply),
+            ModelState::Broken | ModelState::NotLoaded => self.enqueue_load(now, model),
             // It is loaded again once it is gone.
-            ModelState::Draining => {
-                life.load_waiters.push(reply);
-                self.queue_behind(model);
-            }
+            ModelState::Draining => self.queue_load(model),
+            ModelState::Loading | ModelState::Ready => {}
         }
     }
 
-    /// Queues a load.
-    pub(super) fn enqueue_load(&mut self, now: Timestamp, model: ModelId) {
-        self.life(model).load_began = now;
-        self.scheduler.lane_loading(model);
-        self.set_state(model, ModelState::Loading, None);
-        self.queue_behind(model);
-    }
-
-    fn queue_behind(&mut self, model: ModelId) {
-        if !self.loads.queue.contains(&model) {
-            self.loads.queue.push_back(model);
+    /// Unloads a model for a caller: no more is admitted, what is accepted is finished. The last word counts: callers
+    /// that wait for it to be loaded are told that it is not.
+    pub(super) fn unload(&mut self, now: Timestamp, model: ModelId, reply: Reply<Result<Released, Failure>>) {
+        if self.poisoned {
+            return drop(reply.send(Err(Rejection::Draining.into())));
         }
-    }
-
-    /// Unloads a model for a caller: no more is admitted, what is accepted is finished.
-    pub(super) fn unload(&mut self, model: ModelId, reply: Reply<Result<Released, Failure>>) {
+        let state = self.life(model).state;
+        if matches!(state, ModelState::NotLoaded | ModelState::Broken) {
+            return drop(reply.send(Err(Rejection::NotLoaded.into())));
+        }
         let life = self.life(model);
-        match life.state {
-            ModelState::Ready => {
-                life.unloaded_by_hand = true;
-                life.unload_waiters.push(reply);
-                self.begin_drain(model);
+        life.unloaded_by_hand = true;
+        life.unload_waiters.push(reply);
+        life.tell_load_waiters(&Err(Rejection::NotLoaded.into()));
+        let was_queued = self.loads.remove(model);
+        match state {
+            ModelState::Ready => self.begin_drain(model),
+            // Nothing of it is there yet.
+            ModelState::Loading if was_queued => {
+                self.go_down(now, model, ModelState::NotLoaded, None, Rejection::NotLoaded);
+                let free = self.rig.recent_reading(now).free;
+                self.tell_unload_waiters(model, Released { released: Bytes::ZERO, free });
             }
-            ModelState::Draining => {
-                life.unloaded_by_hand = true;
-                life.unload_waiters.push(reply);
-            }
-            ModelState::NotLoaded | ModelState::Broken => {
-                drop(reply.send(Err(Failure::Rejected(Rejection::NotLoaded))));
-            }
-            ModelState::Loading => {
-                drop(reply.send(Err(Failure::Rejected(Rejection::Loading { retry_after: RETRY_AFTER }))));
-            }
+            // It is there, and its profile is being measured.
+            ModelState::Loading if self.ledger.is_resident(model) => self.begin_drain(model),
+            // It is on its way, and leaves when it has come; or it is leaving.
+            ModelState::Loading | ModelState::Draining => {}
+            ModelState::NotLoaded | ModelState::Broken => unreachable!("answered above"),
+        }
+    }
+
+    fn tell_unload_waiters(&mut self, model: ModelId, released: Released) {
+        for waiter in self.life(model).unload_waiters.drain(..) {
+            let _ = waiter.send(Ok(released));
         }
     }
 
@@ -118,115 +104,30 @@ impl Core {
     /// Moves every model on that can be moved: announces those that can serve, throws out those that are drained,
     /// starts the next load.
     pub(super) fn advance_lives(&mut self, now: Timestamp, reading: &Reading) {
+        self.tell_late_load_waiters(now);
         for model in self.model_ids() {
-            self.keep_profile(model);
+            self.keep_profile(model, reading);
             if self.life(model).state == ModelState::Loading && self.can_serve(model) {
                 self.become_ready(now, model, reading);
             }
         }
-        if self.errand.is_some() || self.poisoned {
+        if !self.is_idle() {
             return;
         }
-        let drained = |core: &Core, model: &ModelId| {
-            core.models[model.get() as usize].state == ModelState::Draining && core.scheduler.is_drained(*model)
+        let is_drained = |model: &ModelId| {
+            self.models[model.get() as usize].state == ModelState::Draining && self.scheduler.is_drained(*model)
         };
-        if let Some(model) = self.model_ids().find(|model| drained(self, model)) {
+        if let Some(model) = self.model_ids().find(is_drained) {
             self.rig.unload(model);
             self.errand = Some(Errand::Unload(model));
             return;
         }
-        if !self.is_draining() {
-            for model in self.scheduler.wanted_models() {
-                if self.life(model).state == ModelState::NotLoaded {
-                    self.enqueue_load(now, model);
-                }
-            }
-            self.start_load(now, reading);
-        }
-    }
-
-    /// Starts the load at the head of the queue, or the evictions that it needs.
-    fn start_load(&mut self, now: Timestamp, reading: &Reading) {
-        self.loads.retry_at = None;
-        let Some(&model) = self.loads.queue.front() else { return };
-        if self.life(model).state == ModelState::Draining {
-            return;
-        }
-        let Some(blueprint) = self.life(model).blueprint.clone() else { return };
-        let need = self.load_need(&blueprint);
-        let (idle, young) = self.evictable(now, model);
-        match self.ledger.plan_load(model, need, reading, &idle) {
-            LoadPlan::Fits => {
-                self.loads.queue.pop_front();
-                self.life(model).load_began = now;
-                self.scheduler.lane_loading(model);
-                self.set_state(model, ModelState::Loading, None);
-                self.ledger.loading(model, need);
-                self.rig.load(model, blueprint);
-                self.errand = Some(Errand::Load(model));
-            }
-            LoadPlan::Evict(victims) => {
-                for victim in victims {
-                    tracing::info!(
-                        model = self.name(victim),
-                        "{} is evicted to make room for {}",
-                        self.name(victim),
-                        self.name(model)
-                    );
-                    self.rig.model_metrics(victim).evicted();
-                    self.begin_drain(victim);
-                }
-            }
-            // It may fit once models have been here for long enough to be evicted, or have become idle.
-            LoadPlan::Refuse(_) if young.is_some() => self.loads.retry_at = young,
-            LoadPlan::Refuse(plan) => {
-                self.loads.queue.pop_front();
-                self.does_not_fit(now, model, &plan);
+        for model in self.scheduler.wanted_models() {
+            if self.life(model).state == ModelState::NotLoaded {
+                self.enqueue_load(now, model);
             }
         }
-    }
-
-    fn load_need(&self, blueprint: &Blueprint) -> LoadNeed {
-        let axes = blueprint.axes();
-        let least = axes.kind.of_rows([crate::memory::RowFacts { tokens: axes.extent.max }]);
-        let stored = self.rig.stored_profile(blueprint);
-        LoadNeed {
-            resident: blueprint.resident(),
-            transient: blueprint.transient(),
-            least_workspace: stored.and_then(|profile| profile.predicted(least)).unwrap_or(Bytes::ZERO),
-        }
-    }
-
-    /// Models that may be evicted for another: loaded, idle, unpinned, and here for the minimum time; the least
-    /// recently used first. And when the next one will have been here for long enough, if any is not yet.
-    pub(super) fn evictable(&mut self, now: Timestamp, other_than: ModelId) -> (Vec<ModelId>, Option<Timestamp>) {
-        let mut idle = Vec::new();
-        let mut next: Option<Timestamp> = None;
-        for model in self.scheduler.idle_models() {
-            let life = &self.models[model.get() as usize];
-            if model == other_than || life.state != ModelState::Ready || self.shared.board.lock(model).pinned {
-                continue;
-            }
-            let from = life.ready_at + self.minimum_residency;
-            if from <= now {
-                idle.push(model);
-            } else {
-                next = Some(next.map_or(from, |earlier| earlier.min(from)));
-            }
-        }
-        (idle, next)
-    }
-
-    fn does_not_fit(&mut self, now: Timestamp, model: ModelId, plan: &FitPlan) {
-        let rejection =
-            Rejection::DoesNotFit { needed: plan.needed, available: plan.available, retry_after: RETRY_AFTER };
-        let reason = format!(
-            "it needs {} with the models that cannot be evicted, and {} can be had",
-            plan.needed, plan.available
-        );
-        tracing::warn!(model = self.name(model), "{} is not loaded: {reason}", self.name(model));
-        self.rig.model_metrics(model).load_failed();
-        self.go_down(now, model, ModelState::NotLoaded, Some(reason), rejection);
+        self.start_load(now, reading);
     }
 
     /// The device has loaded a model, or has not.
@@ -238,15 +139,23 @@ impl Core {
                 self.rig.model_metrics(model).loaded(loaded.time);
                 let blueprint = self.life(model).blueprint.clone().expect("only models with a blueprint are loaded");
                 let stored = self.rig.stored_profile(&blueprint);
-                self.life(model).profile_kept = stored.is_some();
                 let profile = stored.unwrap_or_else(|| Profile::new(loaded.axes, self.rig.slack()));
                 self.scheduler.lane_ready(now, model, profile);
+                if !self.life(model).unload_waiters.is_empty() {
+                    self.begin_drain(model);
+                }
             }
             Err(fault) => {
                 tracing::error!(model = self.name(model), "{} could not be loaded: {fault}", self.name(model));
                 self.ledger.load_failed(model);
                 self.rig.model_metrics(model).load_failed();
                 self.go_down(now, model, ModelState::Broken, Some(fault.to_string()), Rejection::Broken);
+                let free = self.rig.recent_reading(now).free;
+                self.tell_unload_waiters(model, Released { released: Bytes::ZERO, free });
+                if matches!(fault, Fault::DeviceLost { .. }) {
+                    self.lose_device(&fault);
+                    self.abandon(now);
+                }
             }
         }
     }
@@ -266,26 +175,39 @@ impl Core {
         );
         let again = std::mem::take(&mut self.life(model).load_waiters);
         // Before anybody is told, so that whoever is told finds it so.
-        self.go_down(now, model, ModelState::NotLoaded, None, Rejection::NotLoaded);
-        let released = Released { released: gone.released, free: reading.free };
-        for waiter in std::mem::take(&mut self.life(model).unload_waiters) {
-            let _ = waiter.send(Ok(released));
+        if self.life(model).evicted && !self.life(model).unloaded_by_hand {
+            self.set_state(model, ModelState::NotLoaded, None);
+        } else {
+            self.go_down(now, model, ModelState::NotLoaded, None, Rejection::NotLoaded);
         }
+        self.tell_unload_waiters(model, Released { released: gone.released, free: reading.free });
         if !again.is_empty() {
+            let load_by = self.life(model).load_by;
             self.life(model).load_waiters = again;
             self.enqueue_load(now, model);
+            // They have waited since they came.
+            self.life(model).load_by = load_by;
         }
     }
 
-    /// The ladder has thrown an idle model out.
+    /// The ladder has thrown a model out that was idle when the step began.
     pub(super) fn evicted_by_ladder(&mut self, now: Timestamp, gone: device::Released) {
-        self.rig.model_metrics(gone.model).evicted();
-        let reading = self.rig.recent_reading(now);
+        self.leave(now, gone.model);
+        let reading = self.rig.reading(now);
         self.unload_done(now, gone, &reading);
     }
 
     /// A model stops being served; everybody who waits for it is told why.
-    fn go_down(&mut self, now: Timestamp, model: ModelId, state: ModelState, reason: Option<String>, why: Rejection) {
+    pub(super) fn go_down(
+        &mut self,
+        now: Timestamp,
+        model: ModelId,
+        state: ModelState,
+        reason: Option<String>,
+        why: Rejection,
+    ) {
+        let life = self.life(model);
+        life.evicted &= state == ModelState::NotLoaded && !life.unloaded_by_hand;
         self.set_state(model, state, reason);
         for (id, rejection) in self.scheduler.lane_down(model, why) {
             self.reject(now, id, rejection);
@@ -297,11 +219,12 @@ impl Core {
     fn can_serve(&self, model: ModelId) -> bool {
         let Some(profile) = self.scheduler.profile(model) else { return false };
         let axes = profile.axes();
-        let longest = axes.kind.of_rows([crate::memory::RowFacts { tokens: axes.extent.max }]);
+        let longest = axes.kind.of_rows([RowFacts { tokens: axes.extent.max }]);
         self.ledger.is_resident(model) && profile.predicted(longest).is_some()
     }
 
     fn become_ready(&mut self, now: Timestamp, model: ModelId, reading: &Reading) {
+        self.life(model).evicted = false;
         self.set_state(model, ModelState::Ready, None);
         let life = self.life(model);
         life.ready_at = now;
@@ -320,18 +243,16 @@ impl Core {
         });
     }
 
-    /// Writes a profile down once it is complete, and again after it was measured anew.
-    fn keep_profile(&mut self, model: ModelId) {
-        let Some(profile) = self.scheduler.profile(model) else { return };
-        let complete = profile.state() == ProfileState::Complete;
-        let life = &mut self.models[model.get() as usize];
-        if complete
-            && !life.profile_kept
-            && let Some(blueprint) = &life.blueprint
-        {
+    /// Writes a profile down once it is measured as far as there is room, and again after more of it was.
+    fn keep_profile(&mut self, model: ModelId, reading: &Reading) {
+        let life = &self.models[model.get() as usize];
+        if !life.profile_news || !self.scheduler.is_surveyed(model, self.ledger.headroom(model, reading).bytes) {
+            return;
+        }
+        if let (Some(blueprint), Some(profile)) = (&life.blueprint, self.scheduler.profile(model)) {
             self.rig.keep_profile(blueprint, profile);
         }
-        life.profile_kept = complete;
+        self.life(model).profile_news = false;
     }
 
     /// Books what a model holds.

@@ -2,7 +2,7 @@
 //!
 //! Callers hold an [`EngineHandle`]; everything they ask for goes through one inbox to one thread, which owns the
 //! scheduler, the ledger and every request that is not answered (`core`). Steps go out and come back in `steps`, models
-//! come and go in `lives`; the device, the stored profiles and the metrics are reached through `rig`.
+//! come and go in `lives`, one load at a time (`loads`); `publish` shows it all, `ending` ends it. The device, the stored profiles and the metrics are reached through `rig`.
 
 mod submission;
 mod answer;
@@ -17,12 +17,17 @@ mod inbox;
 mod core;
 mod steps;
 mod lives;
+mod loads;
 mod lifecycle;
 mod planning;
 mod errand;
 mod pending;
+mod publish;
+mod ending;
 mod rig;
 mod clock;
+#[cfg(test)]
+mod tests;
 
 pub use answer::{Answer, Failure, StepFacts};
 pub use control::{BudgetError, Released};

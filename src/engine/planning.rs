@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::memory_view::PlanError;
-use crate::memory::{DeviceBooks, FitLine, FitPlan, Profile, Reading, RowFacts, fit_plan};
+use crate::memory::{FitLine, FitPlan, Profile, Reading, RowFacts, fit_plan};
 use crate::model::Blueprint;
 use crate::units::{Bytes, ModelId};
 
@@ -28,8 +28,8 @@ impl Core {
             let profile = measured.or_else(|| self.rig.stored_profile(&blueprint));
             lines.push(fit_line(model, &blueprint, profile.as_ref(), resident));
         }
-        let DeviceBooks { capacity, .. } = self.ledger.snapshot(reading).books;
-        Ok(fit_plan(lines, budget.unwrap_or(capacity).saturating_sub(reading.library)))
+        let available = self.ledger.books().available();
+        Ok(fit_plan(lines, budget.unwrap_or(available).saturating_sub(reading.library)))
     }
 }
 

@@ -1,11 +1,12 @@
 //! The engine's way to the outside: the device, the stored profiles, the metrics.
 
 use std::num::NonZeroU32;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Sender, bounded};
 
 use crate::device::profile_store::{ProfileFacts, ProfileStore};
+use crate::device::statistics::DeviceSnapshot;
 use crate::device::{Device, Loader, Order, Run, Runs};
 use crate::memory::{PROBE_RUNS, Profile, Reading, Slack, Table};
 use crate::model::{Batch, Blueprint};
@@ -21,7 +22,7 @@ pub(super) struct Rig {
     device: Box<dyn Device>,
     name: String,
     store: ProfileStore,
-    keeper: Sender<Keep>,
+    keeper: Keeper,
     last_reading: Reading,
     /// By model number.
     models: Vec<ModelMetrics>,
@@ -45,7 +46,7 @@ impl Rig {
         metrics: DeviceMetrics,
     ) -> std::io::Result<Rig> {
         let name = device.name();
-        let keeper = start_keeper(store.clone())?;
+        let keeper = Keeper::start(store.clone())?;
         Ok(Rig { device, name, store, keeper, last_reading, models, metrics })
     }
 
@@ -83,6 +84,11 @@ impl Rig {
         if now.since(self.last_reading.at) <= FRESH { self.last_reading } else { self.reading(now) }
     }
 
+    /// What the device has counted and what it holds.
+    pub(super) fn device_snapshot(&self) -> std::io::Result<DeviceSnapshot> {
+        self.device.snapshot()
+    }
+
     /// Sends a step to the device. Answered by `Report::Ran`.
     pub(super) fn run(&self, step: &Step, batch: Batch, evictable: Vec<ModelId>) {
         let runs = match step.purpose {
@@ -115,7 +121,7 @@ impl Rig {
 
     fn order(&self, order: Order) {
         if self.device.send(order).is_err() {
-            // The thread ends only by `Order::Stop`, which is this type's last act, or by a bug of its own.
+            // It ends only with this type, or by a defect of its own, of which `Message::DeviceEnded` tells the engine.
             tracing::error!("the device's thread has ended");
         }
     }
@@ -145,23 +151,48 @@ impl Rig {
         }
     }
 
-    /// Has a profile written, off the engine's thread. One that finds the writer busy is left out: the next is better.
+    /// Has a profile written, off the engine's thread.
     pub(super) fn keep_profile(&self, blueprint: &Blueprint, profile: &Profile) {
         let model = blueprint.card().name.clone();
-        let _ = self.keeper.try_send(Keep { model, facts: self.facts(blueprint), table: profile.table() });
+        self.keeper.keep(Keep { model, facts: self.facts(blueprint), table: profile.table() });
     }
 }
 
-/// Starts the thread that writes profiles: the file system may take its time.
-fn start_keeper(store: ProfileStore) -> std::io::Result<Sender<Keep>> {
-    let (sender, queue) = bounded::<Keep>(16);
-    thread::Builder::new().name("profiles".into()).spawn(move || {
-        for Keep { model, facts, table } in queue {
-            match store.save(&model, &facts, &table) {
-                Ok(path) => tracing::debug!(model, "profile kept in {}", path.display()),
-                Err(error) => tracing::warn!(model, "the profile is not kept: {error}"),
+/// Writes profiles on a thread of its own: the file system may take its time. Dropping it waits for the last ones.
+struct Keeper {
+    queue: Option<Sender<Keep>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeper {
+    fn start(store: ProfileStore) -> std::io::Result<Keeper> {
+        let (sender, queue) = bounded::<Keep>(16);
+        let thread = thread::Builder::new().name("profiles".into()).spawn(move || {
+            for Keep { model, facts, table } in queue {
+                match store.save(&model, &facts, &table) {
+                    Ok(path) => tracing::debug!(model, "profile kept in {}", path.display()),
+                    Err(error) => tracing::warn!(model, "the profile is not kept: {error}"),
+                }
             }
+        })?;
+        Ok(Keeper { queue: Some(sender), thread: Some(thread) })
+    }
+
+    /// Leaves it out if the writer is far behind: the next one is better anyway.
+    fn keep(&self, profile: Keep) {
+        if let Some(queue) = &self.queue {
+            let _ = queue.try_send(profile);
         }
-    })?;
-    Ok(sender)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that writes profiles had panicked");
+        }
+    }
 }

@@ -1,12 +1,12 @@
 //! Starting the engine: the registry, the books, the device, the thread.
 
-use std::io;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
+use std::{io, iter};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use tokio::sync::watch;
 
 use super::clock::Clock;
@@ -15,6 +15,7 @@ use super::handle::{EngineHandle, Shared};
 use super::health::{HealthView, Pulse};
 use super::inbox::Message;
 use super::lifecycle::Lifecycle;
+use super::loads::LoadRules;
 use super::registry::{Definition, Registry};
 use super::rig::Rig;
 use super::status::{Board, ModelState, ModelStatus, Statistics};
@@ -115,40 +116,10 @@ impl Engine {
     ) -> Result<Engine, EngineError> {
         let clock = Clock::new();
         let (inbox, messages) = unbounded();
-        let reports = inbox.clone();
-        let take_in = Box::new(move |report| {
-            // Without the engine there is nobody to tell.
-            let _ = reports.send(Message::Report(report));
-        });
-        let device = device(clock.epoch(), take_in)?;
+        let device = device(clock.epoch(), reports_into(inbox.clone()))?;
         let reading = device.reading(clock.now())?;
-        let books = books(&reading);
-        let mut opening = Opening {
-            registry: Registry::default(),
-            scheduler: Scheduler::new(settings.scheduler),
-            ledger: Ledger::new(books).map_err(EngineError::Memory)?,
-            statuses: Vec::new(),
-            lives: Vec::new(),
-        };
-        opening.ledger.set_trim_policy(settings.trim);
-        for offer in offers {
-            opening.register(&settings, books.available(), offer)?;
-        }
-        let Opening { registry, scheduler, ledger, statuses, lives } = opening;
-        let model_metrics = registry.iter().map(|model| metrics.model(&model.name)).collect();
-        let device_metrics = metrics.device(&device.name());
-        let rig = Rig::new(device, profiles, reading, model_metrics, device_metrics)?;
-        let shared = Arc::new(Shared {
-            registry,
-            board: Board::new(statuses),
-            clock,
-            pulse: Pulse::new(),
-            unseen: AtomicUsize::new(0),
-            health: watch::Sender::new(HealthView::default()),
-            inbox,
-            next_request: Mutex::new(0),
-        });
-        let core = Core::new(shared.clone(), scheduler, ledger, rig, lives, settings.minimum_residency);
+        let core = assemble(settings, offers, metrics, profiles, (device, reading), books(&reading), (clock, inbox))?;
+        let shared = core.shared.clone();
         let thread = thread::Builder::new().name("engine".into()).spawn(move || turn(core, &messages))?;
         Ok(Engine { handle: EngineHandle::new(shared), thread: Some(thread) })
     }
@@ -168,6 +139,61 @@ impl Drop for Engine {
             tracing::error!("the engine's thread had panicked");
         }
     }
+}
+
+/// Sends reports to the inbox, and at last word that no more come: when the device's thread is gone, however it ended.
+fn reports_into(inbox: Sender<Message>) -> Box<dyn FnMut(Report) + Send> {
+    struct Reports(Sender<Message>);
+    impl Drop for Reports {
+        fn drop(&mut self) {
+            // Without the engine there is nobody to tell.
+            let _ = self.0.send(Message::DeviceEnded);
+        }
+    }
+    let reports = Reports(inbox);
+    Box::new(move |report| {
+        let Reports(inbox) = &reports;
+        let _ = inbox.send(Message::Report(report));
+    })
+}
+
+/// Puts the engine's state together: nothing runs yet, and nothing is asked for before [`Core::begin`].
+pub(super) fn assemble(
+    settings: EngineSettings,
+    offers: Vec<Offer>,
+    metrics: &Metrics,
+    profiles: ProfileStore,
+    (device, reading): (Box<dyn Device>, Reading),
+    books: DeviceBooks,
+    (clock, inbox): (Clock, Sender<Message>),
+) -> Result<Core, EngineError> {
+    let mut opening = Opening {
+        registry: Registry::default(),
+        scheduler: Scheduler::new(settings.scheduler),
+        ledger: Ledger::new(books).map_err(EngineError::Memory)?,
+        statuses: Vec::new(),
+        lives: Vec::new(),
+    };
+    opening.ledger.set_trim_policy(settings.trim);
+    for offer in offers {
+        opening.register(&settings, books.available(), offer)?;
+    }
+    let Opening { registry, scheduler, ledger, statuses, lives } = opening;
+    let model_metrics = registry.iter().map(|model| metrics.model(&model.name)).collect();
+    let device_metrics = metrics.device(&device.name());
+    let rig = Rig::new(device, profiles, reading, model_metrics, device_metrics)?;
+    let shared = Arc::new(Shared {
+        registry,
+        board: Board::new(statuses),
+        clock,
+        pulse: Pulse::new(),
+        unseen: AtomicUsize::new(0),
+        health: watch::Sender::new(HealthView::default()),
+        inbox,
+        next_request: Mutex::new(0),
+    });
+    let rules = LoadRules { timeout: settings.load_timeout, minimum_residency: settings.minimum_residency };
+    Ok(Core::new(shared, scheduler, ledger, rig, lives, rules))
 }
 
 /// What is put together before the engine runs.
@@ -265,8 +291,13 @@ fn turn(mut core: Core, messages: &Receiver<Message>) {
         match messages.recv_timeout(wait) {
             Ok(first) => {
                 let now = clock.now();
-                core.handle(now, first);
-                messages.try_iter().take(MESSAGES_PER_TURN).for_each(|message| core.handle(now, message));
+                for message in iter::once(first).chain(messages.try_iter()).take(MESSAGES_PER_TURN) {
+                    core.handle(now, message);
+                    if core.stopped() {
+                        // What comes after is answered by the end of its channel.
+                        return;
+                    }
+                }
             }
             Err(RecvTimeoutError::Timeout) => {}
             // Unreachable while the core holds a sender; ends the thread rather than spin.

@@ -1,11 +1,13 @@
 //! Steps: from the scheduler's choice to the device, and back to those who asked.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::answer::{Failure, StepFacts};
 use super::core::Core;
 use super::errand::Errand;
-use crate::device::{Ran, Report, RowFailure};
+use crate::admission::Rejection;
+use crate::device::{Ran, Report, RowFailure, Shortfall};
 use crate::memory::{Outcome, Reading};
 use crate::model::{Batch, Fault};
 use crate::scheduler::{Member, Purpose, Step, Work};
@@ -14,10 +16,12 @@ use crate::units::Timestamp;
 impl Core {
     /// Starts the next step, if the device is idle and there is one.
     pub(super) fn dispatch(&mut self, now: Timestamp, reading: &Reading) {
-        if self.errand.is_some() || self.poisoned {
+        if !self.is_idle() {
             return;
         }
-        let Some(step) = self.scheduler.poll_step(now, reading, &mut self.ledger) else { return };
+        let step = self.scheduler.poll_step(now, reading, &mut self.ledger);
+        self.watch(now);
+        let Some(step) = step else { return };
         let batch = match step.purpose {
             Purpose::Serve => self.gather(now, &step.members),
             Purpose::Probe => Batch::made_up(step.shape),
@@ -36,7 +40,7 @@ impl Core {
     /// neighbour's by the time it is needed.
     pub(super) fn trim(&mut self, now: Timestamp, reading: &Reading) {
         let keep = self.ledger.trim(now, reading);
-        if let Some(keep) = keep.filter(|_| self.errand.is_none() && !self.poisoned) {
+        if let Some(keep) = keep.filter(|_| self.is_idle()) {
             self.rig.trim(keep);
             self.errand = Some(Errand::Trim);
         }
@@ -96,8 +100,16 @@ impl Core {
             compute: ran.observed.time,
         };
         let Ran { model, rows, mut observed, resident, .. } = ran;
+        let lost = rows.iter().find_map(|row| match row {
+            Err(RowFailure::Fault(fault @ Fault::DeviceLost { .. })) => Some(fault.clone()),
+            _ => None,
+        });
+        if let Some(fault) = &lost {
+            self.lose_device(fault);
+        }
         let tokens = self.real_tokens(&step.members);
         self.rig.model_metrics(model).step_completed(&step, &observed, tokens);
+        self.life(model).profile_news |= step.purpose == Purpose::Probe;
         if step.purpose == Purpose::Serve {
             let mut status = self.shared.board.lock(model);
             status.statistics.steps += 1;
@@ -105,7 +117,8 @@ impl Core {
         }
         let members = step.members.clone();
         self.part_taken(&members, facts);
-        let refused = self.distribute(now, &members, rows);
+        let shortfalls = self.distribute(now, &members, rows);
+        let refused: Vec<usize> = shortfalls.keys().copied().collect();
         // Those whose rows are at fault have been answered: for the others the step went well.
         if observed.outcome == Outcome::Faulted && step.purpose == Purpose::Serve {
             observed.outcome = Outcome::Done;
@@ -120,10 +133,15 @@ impl Core {
             self.succeed(now, id);
         }
         for (id, rejection) in completed.rejected {
-            self.reject(now, id, rejection);
+            let refused = shortfalls.iter().find(|(position, _)| members[**position].request == id);
+            self.reject(now, id, refused.map_or(rejection, |(_, shortfall)| with_numbers(rejection, shortfall)));
         }
-        for id in completed.faulted {
-            self.fail(now, id, Failure::Fault(Fault::Model { message: "the step failed".into() }));
+        debug_assert!(completed.faulted.is_empty(), "a step in which rows faulted is completed as done");
+        if observed.rungs.evictions > 0 || observed.rungs.refusals > 0 {
+            self.log_memory(now, "ladder");
+        }
+        if lost.is_some() {
+            self.abandon(now);
         }
     }
 
@@ -145,14 +163,15 @@ impl Core {
         }
     }
 
-    /// Stores the results of rows, fails the requests whose rows are at fault, and names the members that got no memory.
+    /// Stores the results of rows, fails the requests whose rows are at fault, and names the members that got no memory
+    /// by their position in the step.
     fn distribute(
         &mut self,
         now: Timestamp,
         members: &[Member],
         rows: Vec<Result<Vec<f32>, RowFailure>>,
-    ) -> Vec<usize> {
-        let mut refused = Vec::new();
+    ) -> BTreeMap<usize, Shortfall> {
+        let mut refused = BTreeMap::new();
         for (position, (member, row)) in members.iter().zip(rows).enumerate() {
             match row {
                 Ok(vector) => {
@@ -161,7 +180,9 @@ impl Core {
                         request.put(row_index(member), vector);
                     }
                 }
-                Err(RowFailure::OutOfMemory(_)) => refused.push(position),
+                Err(RowFailure::OutOfMemory(shortfall)) => {
+                    refused.insert(position, shortfall);
+                }
                 Err(RowFailure::Fault(fault)) => self.row_faulted(now, member, fault),
             }
         }
@@ -169,13 +190,19 @@ impl Core {
     }
 
     fn row_faulted(&mut self, now: Timestamp, member: &Member, fault: Fault) {
-        if matches!(fault, Fault::DeviceLost { .. }) && !self.poisoned {
-            self.poisoned = true;
-            self.publish_health();
-        }
         // Takes its other rows out of the queue; those in this step are of no more interest.
         self.scheduler.cancel(member.request);
         self.fail(now, member.request, Failure::Fault(fault));
+    }
+}
+
+/// A refusal with what the device itself said, which knows better than the prediction.
+fn with_numbers(rejection: Rejection, shortfall: &Shortfall) -> Rejection {
+    match rejection {
+        Rejection::OutOfMemory { retry_after, .. } => {
+            Rejection::OutOfMemory { needed: shortfall.needed, available: shortfall.available, retry_after }
+        }
+        other => other,
     }
 }
 

@@ -6,7 +6,7 @@ use super::fair::FairClock;
 use super::lane::{Claim, Lane, LaneState};
 use super::queue::Requests;
 use super::request::Request;
-use super::settings::{LaneSettings, Settings};
+use super::settings::{LaneSettings, Settings, WhileNotReady};
 use super::step::Purpose;
 use super::timers::{Expiry, Timers};
 use super::waiting::Waiting;
@@ -119,6 +119,26 @@ impl Scheduler {
         ids.into_iter().inspect(|&id| drop(self.forget(id))).map(|id| (id, why)).collect()
     }
 
+    /// The model is not loaded any more: it had to make room. Requests that wait for it stay until it is loaded again,
+    /// for its load timeout at most; where the lane takes none while it is down, they are rejected.
+    #[must_use = "each of these requests has to be answered"]
+    pub fn lane_evicted(&mut self, now: Timestamp, model: ModelId) -> Vec<(RequestId, Rejection)> {
+        let lane = self.lane_mut(model);
+        if lane.settings.while_not_ready == WhileNotReady::Refuse {
+            return self.lane_down(model, Rejection::NotLoaded);
+        }
+        lane.state = LaneState::Down(Rejection::NotLoaded);
+        let load_by = now + lane.settings.load_timeout;
+        for (&id, request) in self.requests.iter_mut().filter(|(_, request)| request.facts.model == model) {
+            // The timer of one that came before the last load has gone off, or is still set.
+            if request.load_by.is_none_or(|before| before <= now) {
+                request.load_by = Some(load_by);
+                self.timers.set(load_by, id, Expiry::Load);
+            }
+        }
+        Vec::new()
+    }
+
     /// Whether nothing of the model waits or is in flight.
     pub fn is_drained(&self, model: ModelId) -> bool {
         let running = self.in_flight.as_ref().is_some_and(|step| step.model == model);
@@ -142,6 +162,11 @@ impl Scheduler {
         let mut idle: Vec<_> = self.lanes.iter().filter(idle).map(|(&model, lane)| (lane.last_step, model)).collect();
         idle.sort_unstable();
         idle.into_iter().map(|(_, model)| model).collect()
+    }
+
+    /// When the next request's time runs out: what is due although the device is busy.
+    pub fn next_expiry(&self) -> Option<Timestamp> {
+        self.timers.next()
     }
 
     /// When to poll again if nothing else happens before.

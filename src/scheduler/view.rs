@@ -53,6 +53,14 @@ impl Scheduler {
         self.lanes.get(&model)?.profile.as_ref()
     }
 
+    /// Whether the profile of a model is measured as far as `headroom` allows.
+    pub fn is_surveyed(&self, model: ModelId, headroom: Bytes) -> bool {
+        let Some(lane) = self.lanes.get(&model) else { return false };
+        lane.profile.as_ref().is_some_and(|profile| {
+            profile.state() != ProfileState::Stale && profile.next_probe(lane.drift.within(headroom)).is_none()
+        })
+    }
+
     /// The largest batch (rows, or tokens of ragged models) that a step over rows of `tokens` could have within
     /// `headroom`; `None` while nothing is measured at that length.
     pub fn batch_max(&self, model: ModelId, tokens: u32, headroom: Bytes) -> Option<u32> {

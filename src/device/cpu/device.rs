@@ -128,6 +128,10 @@ impl Device for CpuDevice {
         CpuDevice::reading(self, now)
     }
 
+    fn snapshot(&self) -> io::Result<DeviceSnapshot> {
+        CpuDevice::snapshot(self)
+    }
+
     fn slack(&self) -> Slack {
         Slack::CPU
     }

@@ -6,8 +6,10 @@ mod hardware;
 pub mod allocator;
 mod readings;
 mod threads;
+mod processor;
 
 pub use device::{CpuDevice, instruction_set};
 pub use hardware::Cpu;
+pub use processor::missing_instructions;
 pub use readings::{SystemMemory, SystemReadings};
 pub use threads::{ThreadsError, compute_threads, default_compute_threads, set_compute_threads, usable_cores};

@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use serde_json::json;
 use tonic::{Request, Response, Status};
 
 use super::{Own, convert};
@@ -76,43 +75,8 @@ fn write_snapshot(snapshot: &MemorySnapshot, names: &Names) -> wire::MemorySnaps
         leased_bytes: ledger.leased.get(),
         headroom_bytes: ledger.headroom.get(),
         models: ledger.models.iter().map(model).collect(),
-        json: everything(snapshot, names),
+        json: snapshot.json(|model| names.of(model)).to_string(),
     }
-}
-
-/// All that is known, the parts without a field of their own included.
-fn everything(snapshot: &MemorySnapshot, names: &Names) -> String {
-    let (reading, ledger) = (&snapshot.reading, &snapshot.ledger);
-    let models = ledger.models.iter().map(|books| {
-        json!({
-            "model": names.of(books.model),
-            "weights_bytes": books.weights.get(),
-            "loading_bytes": books.loading.get(),
-            "kv_bytes": books.kv.get(),
-            "guaranteed_bytes": books.budget.guaranteed.get(),
-            "limit_bytes": (books.budget.limit != Bytes::MAX).then_some(books.budget.limit.get()),
-            "overage_bytes": books.overage.get(),
-            "pinned": books.pinned,
-            "headroom_bytes": books.headroom.bytes.get(),
-            "step_peak_bytes": books.step_peak.get(),
-        })
-    });
-    json!({
-        "device": snapshot.device,
-        "at_us": reading.at.get(),
-        "capacity_bytes": ledger.books.capacity.get(),
-        "safety_bytes": ledger.books.safety.get(),
-        "fixed_bytes": ledger.books.fixed.get(),
-        "free_bytes": reading.free.get(),
-        "total_bytes": reading.total.get(),
-        "library_bytes": reading.library.get(),
-        "workspace_reserved_bytes": reading.workspace_reserved.get(),
-        "workspace_cached_bytes": reading.workspace_cached.get(),
-        "leased_bytes": ledger.leased.get(),
-        "headroom_bytes": ledger.headroom.get(),
-        "models": models.collect::<Vec<_>>(),
-    })
-    .to_string()
 }
 
 fn write_plan(plan: &FitPlan, names: &Names) -> wire::MemoryPlanResponse {

@@ -341,7 +341,7 @@ impl Operations for FakeEngine {
             headroom: Bytes::mib(60),
             models: vec![books],
         };
-        Ok(MemorySnapshot { device: "fake".to_owned(), reading, ledger })
+        Ok(MemorySnapshot { device: "fake".to_owned(), reading, ledger, usage: None })
     }
 
     async fn plan(&self, models: Vec<ModelId>, budget: Option<Bytes>) -> Result<Result<FitPlan, PlanError>, Failure> {

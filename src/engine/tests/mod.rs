@@ -1,0 +1,11 @@
+//! The engine's state driven by hand, in virtual time, over a device that only pretends: no thread, no clock.
+
+mod machine;
+mod world;
+mod requests;
+mod loading;
+mod evicting;
+mod unloading;
+mod failures;
+mod profiles;
+mod random;

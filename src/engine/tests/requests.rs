@@ -1,0 +1,187 @@
+//! Every accepted request is answered exactly once, at the right moment. The world checks "once" and "the right rows"
+//! after every event.
+
+use super::machine::Misfortune;
+use super::world::{LENGTH_MAX, STEP_TOKENS_MAX, Setup, World, id, model};
+use crate::admission::{LateAt, Rejection};
+use crate::device::Shortfall;
+use crate::engine::Failure;
+use crate::engine::inbox::Message;
+use crate::model::Fault;
+use crate::units::{Bytes, Micros};
+
+const A: crate::units::ModelId = id(0);
+
+fn world() -> World {
+    World::ready(Setup::of([model("a")]))
+}
+
+#[test]
+fn a_request_larger_than_a_step_is_split_and_answered_whole_and_in_order() {
+    let mut world = world();
+    let lengths: Vec<u32> = (0..50).map(|index| 1 + index % LENGTH_MAX).collect();
+    let request = world.submit(A, &lengths);
+    world.rest();
+    let steps = world.assert_success(request).steps.len();
+    let tokens: u32 = lengths.iter().sum();
+    assert!(steps >= tokens.div_ceil(STEP_TOKENS_MAX) as usize && steps > 1, "{steps} steps");
+}
+
+#[test]
+fn a_cancelled_request_never_reaches_the_device_and_one_that_runs_is_answered_once() {
+    let mut world = world();
+    let running = world.submit(A, &[4]);
+    let queued = world.submit(A, &[4]);
+    let other = world.submit(A, &[4]);
+    world.tell(Message::Cancel(running));
+    world.tell(Message::Cancel(queued));
+    world.rest();
+    assert_eq!(world.rejection(running), Rejection::Cancelled);
+    assert_eq!(world.rejection(queued), Rejection::Cancelled);
+    world.assert_success(other);
+    let ran: Vec<u32> = world.machine().ran.iter().flat_map(|(_, rows)| rows.clone()).collect();
+    let rows_of = |request: crate::units::RequestId| request.get() as u32 * 100;
+    assert_eq!(ran, [rows_of(running), rows_of(other)]);
+    // Nobody is told twice.
+    world.tell(Message::Cancel(other));
+}
+
+#[test]
+fn deadlines_behind_a_long_step_are_answered_on_time_and_never_run() {
+    // Case 19, in virtual time: 200 requests with 5 ms behind a step of 500 ms, and 200 that are cancelled.
+    let mut world = world();
+    world.machine().step_time = Micros::millis(500);
+    let long = world.submit(A, &[1]);
+    let start = world.now;
+    let late: Vec<_> = (0..200).map(|_| world.submit_until(A, &[2], Some(start + Micros::millis(600)))).collect();
+    let hopeless = world.submit_until(A, &[2], Some(start));
+    let gone: Vec<_> = (0..200).map(|_| world.submit(A, &[3])).collect();
+    for request in gone.iter().copied() {
+        world.tell(Message::Cancel(request));
+    }
+    // The step has not come back.
+    world.advance(Micros::millis(700));
+    for &request in &late {
+        let at = world.answered(request).0;
+        assert_eq!(at, start + Micros::millis(600), "answered at the deadline, not after the step");
+        let expected = Rejection::Late { at: LateAt::Queue, waited: Micros::millis(600) };
+        assert_eq!(world.rejection(request), expected);
+    }
+    assert_eq!(world.rejection(hopeless), Rejection::Late { at: LateAt::Admission, waited: Micros::ZERO });
+    world.rest();
+    world.assert_success(long);
+    assert_eq!(world.machine().ran.len(), 1, "nothing but the long step has run");
+    assert!(gone.iter().all(|&request| world.rejection(request) == Rejection::Cancelled));
+}
+
+#[test]
+fn a_deadline_in_the_step_is_answered_at_once_and_the_result_is_thrown_away() {
+    let mut world = world();
+    let deadline = world.now + Micros::millis(50);
+    let request = world.submit_until(A, &[2], Some(deadline));
+    world.machine().step_time = Micros::millis(500);
+    world.rest();
+    assert_eq!(world.answered(request).0, deadline);
+    assert_eq!(world.rejection(request), Rejection::Late { at: LateAt::Step, waited: Micros::millis(50) });
+    let next = world.submit(A, &[2]);
+    world.rest();
+    world.assert_success(next);
+}
+
+#[test]
+fn one_bad_row_fails_its_request_and_no_other() {
+    // Case 18: the other rows of the bad request are not run any more.
+    let mut world = world();
+    let blocker = world.submit(A, &[1]);
+    let bad = world.submit(A, &vec![LENGTH_MAX; 20]);
+    let good = world.submit(A, &[LENGTH_MAX]);
+    world.finish();
+    world.assert_success(blocker);
+    world.machine().misfortune = Some(Misfortune::BadRow(2));
+    world.finish();
+    let ran = world.machine().ran[1].1.len();
+    assert!(ran < 20);
+    assert_eq!(world.answered(bad).1, Err(Failure::Fault(Fault::NotFinite { row: 2 })));
+    world.rest();
+    world.assert_success(good);
+    let rows: usize = world.machine().ran.iter().map(|(_, rows)| rows.len()).sum();
+    assert_eq!(rows, 1 + ran + 1, "what is left of the bad request is never run");
+}
+
+#[test]
+fn a_panic_fails_its_step_and_the_next_one_is_fine() {
+    let mut world = world();
+    let first = world.submit(A, &[3, 3]);
+    world.machine().misfortune = Some(Misfortune::Panic);
+    let second = world.submit(A, &[3]);
+    world.rest();
+    let told = Fault::Panicked { message: "told to".to_owned() };
+    assert_eq!(world.answered(first).1, Err(Failure::Fault(told)));
+    world.assert_success(second);
+    assert!(world.is_ready());
+}
+
+#[test]
+fn rows_that_get_no_memory_are_refused_with_the_devices_numbers_and_the_others_answered() {
+    let mut world = world();
+    let blocker = world.submit(A, &[1]);
+    let requests: Vec<_> = (0..4).map(|_| world.submit(A, &[5])).collect();
+    world.finish();
+    world.assert_success(blocker);
+    let shortfall = Shortfall { needed: Bytes::mib(7), available: Bytes::mib(3) };
+    world.machine().misfortune = Some(Misfortune::Refused(1, shortfall));
+    world.rest();
+    for (index, &request) in requests.iter().enumerate() {
+        if index != 1 {
+            world.assert_success(request);
+            continue;
+        }
+        let rejection = world.rejection(request);
+        let Rejection::OutOfMemory { needed, available, .. } = rejection else { panic!("{rejection:?}") };
+        assert_eq!((needed, available), (shortfall.needed, shortfall.available));
+        assert!(rejection.retry_after().is_some());
+    }
+}
+
+#[test]
+fn a_row_that_waits_for_memory_is_given_up_after_a_bound_and_smaller_ones_pass() {
+    // Case 22: the memory goes away while it is queued.
+    let mut world = world();
+    let blocker = world.submit(A, &[1]);
+    let large = world.submit(A, &[LENGTH_MAX]);
+    let small = world.submit(A, &[1]);
+    // Room, beside the safety margin, for a step of a few tokens: its peak and the slack.
+    let ours = super::world::weights() + Bytes::mib(1) + Bytes::kib(230);
+    let total = world.machine().total;
+    world.machine().neighbour = total.saturating_sub(ours);
+    world.advance(Micros::millis(5));
+    world.finish();
+    world.assert_success(blocker);
+    world.rest();
+    world.assert_success(small);
+    assert!(world.is_open(large), "it may still find its memory");
+    let from = world.now;
+    world.advance(Micros::secs(11));
+    let (at, _) = world.answered(large);
+    assert!(*at <= from + Micros::millis(10_100), "given up after ten seconds");
+    let Rejection::OutOfMemory { needed, available, .. } = world.rejection(large) else { panic!() };
+    assert!(needed > available);
+}
+
+#[test]
+fn cached_workspace_goes_back_when_it_is_idle_and_no_step_is_held_up() {
+    // Case 4: a large step, then nothing.
+    let mut world = world();
+    world.machine().token_bytes = Bytes::mib(1);
+    let large = world.submit(A, &[LENGTH_MAX; 6]);
+    world.rest();
+    world.assert_success(large);
+    assert!(world.machine().cached >= Bytes::mib(90));
+    world.advance(Micros::secs(2));
+    assert_eq!(world.machine().orders.len(), 1, "the cache is asked back");
+    let next = world.submit(A, &[1]);
+    world.rest();
+    world.assert_success(next);
+    assert!(world.machine().cached <= Bytes::mib(8), "{} are left", world.machine().cached);
+    assert_eq!(world.machine().trims, 1);
+}
