@@ -99,7 +99,7 @@ async fn case_9_models_make_room_for_one_another_and_pinned_ones_do_not() {
     let models =
         [("one", "tiny-embed", on_demand), ("two", "tiny-embed", on_demand), ("three", "tiny-embed", on_demand)];
     // Room for the weights of two.
-    let server = TestServer::with(&models, eager(Bytes::mib(18))).await;
+    let server = TestServer::with(&models, eager(Bytes::mib(19))).await;
     for model in ["one", "two"] {
         server.assert_serves(model).await;
         server.until_measured(model).await;
