@@ -114,8 +114,9 @@ impl Core {
         if !self.is_idle() {
             return;
         }
-        let is_drained =
-            |model: &ModelId| self.models[model.get() as usize].state == ModelState::Draining && self.scheduler.is_drained(*model);
+        let is_drained = |model: &ModelId| {
+            self.models[model.get() as usize].state == ModelState::Draining && self.scheduler.is_drained(*model)
+        };
         if let Some(model) = self.model_ids().find(is_drained) {
             self.rig.unload(model);
             self.errand = Some(Errand::Unload(model));
@@ -197,7 +198,14 @@ impl Core {
     }
 
     /// A model stops being served; everybody who waits for it is told why.
-    pub(super) fn go_down(&mut self, now: Timestamp, model: ModelId, state: ModelState, reason: Option<String>, why: Rejection) {
+    pub(super) fn go_down(
+        &mut self,
+        now: Timestamp,
+        model: ModelId,
+        state: ModelState,
+        reason: Option<String>,
+        why: Rejection,
+    ) {
         let life = self.life(model);
         life.evicted &= state == ModelState::NotLoaded && !life.unloaded_by_hand;
         self.set_state(model, state, reason);

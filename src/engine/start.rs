@@ -1,10 +1,10 @@
 //! Starting the engine: the registry, the books, the device, the thread.
 
-use std::{io, iter};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
+use std::{io, iter};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use tokio::sync::watch;

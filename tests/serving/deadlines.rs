@@ -35,7 +35,8 @@ async fn case_19_what_is_late_or_gone_never_reaches_the_device() {
         let channel = server.channel.clone();
         late.spawn(async move {
             let tokens = vec![TokenIds { ids: row(index, 100) }];
-            let mut request = Request::new(EmbedRequest { model: "long".to_owned(), tokens, ..EmbedRequest::default() });
+            let mut request =
+                Request::new(EmbedRequest { model: "long".to_owned(), tokens, ..EmbedRequest::default() });
             request.set_timeout(Duration::from_millis(5));
             EmbedClient::new(channel).embed(request).await.map(drop)
         });

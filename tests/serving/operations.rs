@@ -94,7 +94,8 @@ async fn case_23_an_unload_under_load_crosses_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn case_9_models_make_room_for_one_another_and_pinned_ones_do_not() {
     let on_demand = "length_max = 64\nstep_tokens_max = 256\nload = \"on_demand\"\n";
-    let models = [("one", "tiny-embed", on_demand), ("two", "tiny-embed", on_demand), ("three", "tiny-embed", on_demand)];
+    let models =
+        [("one", "tiny-embed", on_demand), ("two", "tiny-embed", on_demand), ("three", "tiny-embed", on_demand)];
     // Room for the weights of two.
     let server = TestServer::with(&models, eager(Bytes::mib(23))).await;
     for model in ["one", "two"] {

@@ -26,7 +26,8 @@ fn use_each(world: &mut World, models: &[ModelId]) {
 #[test]
 fn the_least_recently_used_idle_unpinned_model_goes() {
     // Case 9.
-    let mut world = World::ready(Setup::of([model("a"), on_demand("b"), on_demand("c"), on_demand("d")]).with_room_for(3));
+    let mut world =
+        World::ready(Setup::of([model("a"), on_demand("b"), on_demand("c"), on_demand("d")]).with_room_for(3));
     use_each(&mut world, &[A, B, C]);
     world.advance(Micros::secs(6));
     use_each(&mut world, &[B, A, C]);

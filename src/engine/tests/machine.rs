@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::device::profile_store::ProfileFacts;
 use crate::device::statistics::{DeviceSnapshot, Use, WorkspaceUse};
-use crate::device::{Device, Executor, Loaded, Order, Ran, Released, Report, RowFailure, Run, Runs, Shortfall, Stopped};
+use crate::device::{
+    Device, Executor, Loaded, Order, Ran, Released, Report, RowFailure, Run, Runs, Shortfall, Stopped,
+};
 use crate::memory::{Axes, Observed, Outcome, Reading, Rungs, Slack};
 use crate::model::{Batch, Fault};
 use crate::units::{Bytes, Micros, ModelId, Timestamp};
@@ -139,9 +141,8 @@ impl Machine {
         };
         self.cached = self.cached.max(observed.peak);
         let resident = self.held[&model];
-        let ran = |rows, observed: Observed| {
-            Report::Ran(Ran { step, model, rows, observed, busy: observed.time, resident })
-        };
+        let ran =
+            |rows, observed: Observed| Report::Ran(Ran { step, model, rows, observed, busy: observed.time, resident });
         if let Runs::Measure { .. } = runs {
             self.probes += 1;
             return (observed.time, vec![ran(Vec::new(), observed)]);

@@ -53,8 +53,7 @@ fn deadlines_behind_a_long_step_are_answered_on_time_and_never_run() {
     world.machine().step_time = Micros::millis(500);
     let long = world.submit(A, &[1]);
     let start = world.now;
-    let late: Vec<_> =
-        (0..200).map(|_| world.submit_until(A, &[2], Some(start + Micros::millis(600)))).collect();
+    let late: Vec<_> = (0..200).map(|_| world.submit_until(A, &[2], Some(start + Micros::millis(600)))).collect();
     let hopeless = world.submit_until(A, &[2], Some(start));
     let gone: Vec<_> = (0..200).map(|_| world.submit(A, &[3])).collect();
     for request in gone.iter().copied() {

@@ -155,8 +155,8 @@ impl World {
         let (inbox, messages) = unbounded();
         let device = Box::new(FakeDevice(machine.clone()));
         let store = ProfileStore::new(profiles);
-        let core =
-            assemble(settings, offers, &Metrics::new(), store, (device, reading), books, (Clock::new(), inbox)).unwrap();
+        let core = assemble(settings, offers, &Metrics::new(), store, (device, reading), books, (Clock::new(), inbox))
+            .unwrap();
         let mut world = World {
             core,
             now: Timestamp::START,
@@ -231,7 +231,12 @@ impl World {
     /// Lets the engine do what is due, and checks everything that has to hold between two events.
     pub(super) fn poll(&mut self) {
         self.wake_at = self.core.poll(self.now);
-        assert!(self.wake_at > self.now, "the engine would spin at {:?}: it wants to wake at {:?}", self.now, self.wake_at);
+        assert!(
+            self.wake_at > self.now,
+            "the engine would spin at {:?}: it wants to wake at {:?}",
+            self.now,
+            self.wake_at
+        );
         self.check();
     }
 
