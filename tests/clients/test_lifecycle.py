@@ -72,7 +72,7 @@ def ended(server):
         (["--model", "./nowhere"], ["nowhere"]),
         (["--models", "./nowhere"], ["nowhere"]),
         (["--models", "embedded", "--memory-budget", "lots"], ["lots"]),
-        (["--models", "embedded", "--memory-budget", "1MiB"], ["1"]),
+        (["--models", "embedded", "--memory-budget", "1MiB"], ["tiny-embed", "1.00 MiB", "required"]),
         (["--models", "embedded", "--no-such-flag"], ["--no-such-flag"]),
     ],
 )
