@@ -216,6 +216,9 @@ mod tests {
             assert_eq!(drift.observe(Bytes::mib(1), Bytes::kib(1)), DriftVerdict::Holds, "small ones do not count");
         }
         assert_eq!(drift.observe(PREDICTED, Bytes::mib(60)), DriftVerdict::Slack);
+        // The next verdict takes twice as many.
+        let mut verdicts = (0..200).map(|_| drift.observe(PREDICTED, Bytes::mib(60)));
+        assert_eq!(verdicts.position(|verdict| verdict == DriftVerdict::Slack), Some(127));
     }
 
     #[test]
@@ -230,6 +233,16 @@ mod tests {
                 assert!(drift.on(most + Bytes::new(2)) > Bytes::new(fits), "{fits}");
             }
         }
+        // Beyond it the first quotient can be too large: a few parts in 2^48 are given up for each correction.
+        let mut corrected = 0;
+        for step in 0..1000 {
+            let fits = Bytes::new((1 << 60) + step * 0x1234_5678_9ABC);
+            let most = drift.within(fits);
+            assert!(drift.on(most) <= fits, "{fits}");
+            assert!(drift.on(most + Bytes::new(1 << 20)) > fits, "{fits}");
+            corrected += u32::from(most < Bytes::new((fits.as_f64() / drift.factor()) as u64));
+        }
+        assert!(corrected > 0);
         assert_eq!(Drift::new().within(Bytes::MAX), Bytes::MAX);
     }
 

@@ -143,6 +143,16 @@ mod tests {
     }
 
     #[test]
+    fn a_part_that_went_through_gives_the_next_one_its_own_trim() {
+        let mut ladder = Ladder::new();
+        assert_eq!(ladder.shortfall(4, Evictable::None), Rung::TrimAndRetry);
+        ladder.part_done();
+        assert_eq!(ladder.shortfall(4, Evictable::None), Rung::TrimAndRetry);
+        assert_eq!(ladder.shortfall(4, Evictable::None), Rung::Halve);
+        assert_eq!(ladder.used(), Rungs { trims: 2, halvings: 1, evictions: 0, refusals: 0 });
+    }
+
+    #[test]
     fn what_fits_costs_nothing() {
         assert_eq!(run(32, 32, 0), (32, Rungs::default()));
         assert_eq!(run(32, 16, 0).1, Rungs { trims: 1, halvings: 1, evictions: 0, refusals: 0 });

@@ -148,6 +148,17 @@ mod tests {
     }
 
     #[test]
+    fn an_extent_closer_to_the_shortest_than_half_a_step_gives_way() {
+        let check = |min, expected: &[u32]| {
+            assert_eq!(extents(&axes(ShapeKind::Padded, (1, 4), (min, 64), 1024)), expected, "from {min}");
+        };
+        check(9, &[9, 11, 16, 23, 32, 45, 64]); // 64 / sqrt(2)^6 = 8 is outside
+        check(10, &[10, 16, 23, 32, 45, 64]); // 11 < 10 x 1.19
+        check(38, &[38, 45, 64]);
+        check(39, &[39, 64]); // 45 < 39 x 1.19
+    }
+
+    #[test]
     fn a_single_row_is_always_inside() {
         let padded = axes(ShapeKind::Padded, (1, 64), (1, 512), 128);
         assert_eq!(columns(&padded).last().unwrap().batches, [1]);

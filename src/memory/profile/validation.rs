@@ -72,7 +72,7 @@ impl Checks {
         self.splits += 1;
         // Halfway to the next smaller extent: the half in which a maximum of terms bends is as likely this as the other.
         let below = peaks.cells().find(|&(_, upper)| upper >= extent).map(|(lower, _)| lower);
-        let again = below.map(|lower| (middle(lower, extent), batch)).filter(|place| place.0 > 0 && place.0 != extent);
+        let again = below.map(|lower| (middle(lower, extent), batch));
         if let Some(place) = again.filter(|&(between, _)| Some(between) != below) {
             self.points.push(Check { place, measured: None });
         }
@@ -116,4 +116,80 @@ fn held_out(axes: &Axes, peaks: &Surface) -> Vec<Place> {
 /// The geometric middle.
 fn middle(from: u32, to: u32) -> u32 {
     (f64::from(from) * f64::from(to)).sqrt().round() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Axis, ShapeKind};
+
+    fn axes(extent_max: u32, batch_max: u32) -> Axes {
+        let axis = |max| Axis { min: 1, max, splits: vec![] };
+        let (batch, extent) = (axis(batch_max), axis(extent_max));
+        Axes { kind: ShapeKind::Padded, batch, extent, step_tokens_max: u32::MAX, measured_tokens_min: 0 }
+    }
+
+    #[test]
+    fn a_miss_is_below_the_peak_or_far_above_one_that_matters() {
+        let slack = Slack { ratio: 1.125, granule: Bytes::kib(64) };
+        let check = |expected, measured, agreed| {
+            assert_eq!(agrees(expected, measured, slack), agreed, "{expected} for {measured}");
+        };
+        let one = Bytes::new(1);
+        let predicted = Bytes::kib(8 * 1024 * 9 / 8 + 64);
+        check(Bytes::mib(8), Bytes::mib(8), true);
+        check(Bytes::mib(8), predicted, true);
+        check(Bytes::mib(8), predicted + one, false);
+        // Without the granule, 1.15 times as much is the limit.
+        check(Bytes::new(23_000_000), Bytes::new(22_500_000), true);
+        check(Bytes::new(23_000_001), Bytes::new(22_500_000), false);
+        // As much too large in proportion, where it costs nothing.
+        check(Bytes::mib(2), Bytes::mib(1), false);
+        check(Bytes::mib(2), Bytes::mib(1).saturating_sub(one), true);
+    }
+
+    #[test]
+    fn held_out_points_are_spread_over_the_cells() {
+        let check = |extents: &[u32], batches: &[u32], expected: &[Place]| {
+            let axes = axes(*extents.last().unwrap(), *batches.last().unwrap());
+            let column = |&extent| (extent, batches.iter().map(|&batch| (batch, u64::from(batch * extent))).collect());
+            assert_eq!(held_out(&axes, &Surface::build(extents.iter().map(column), &[])), expected, "{extents:?}");
+        };
+        // At the largest batches, then in the middle of those between which there is one.
+        check(&[8, 16, 64], &[1, 2, 4, 8, 16], &[(11, 11), (32, 6)]);
+        // Five of seven cells; where there is no batch between, the smallest.
+        check(&[2, 4, 8, 16, 32, 64, 128, 256], &[1, 2], &[(3, 1), (11, 1), (23, 1), (45, 1), (181, 1)]);
+        // Neighbouring extents have nothing between them.
+        check(&[8, 9, 16], &[1, 2], &[(12, 1)]);
+        check(&[10], &[1, 8, 64], &[(10, 23)]);
+        check(&[10], &[1, 2], &[]);
+    }
+
+    #[test]
+    fn a_miss_is_followed_by_a_check_between_it_and_the_extent_below() {
+        let column = |extent| (extent, vec![(1, 1), (16, 16)]);
+        let peaks = Surface::build([column(8), column(2048)], &[]);
+        let axes = axes(2048, 16);
+        let mut checks = Checks::default();
+        let mut answer = |peak| {
+            let open = checks.open(&axes, &peaks);
+            let &[(extent, batch)] = &open[..] else { panic!("one at a time, not {open:?}") };
+            assert!(checks.asks(open[0]) && !checks.asks((extent, batch + 1)));
+            let measured = Measured { shape: axes.kind.at(batch, extent), peak, time: Micros::new(1) };
+            let split = checks.answer(open[0], measured, &peaks, Slack::CPU);
+            (open[0], split.is_some(), checks.open(&axes, &peaks).len())
+        };
+        assert_eq!(answer(Bytes::gib(1)), ((128, 4), true, 1));
+        assert_eq!(answer(Bytes::gib(1)), ((32, 4), true, 1));
+        assert_eq!(answer(Bytes::gib(1)), ((16, 4), true, 1));
+        assert_eq!(answer(Bytes::gib(1)), ((11, 4), true, 1));
+        // The splits are used up.
+        assert_eq!(answer(Bytes::gib(1)), ((9, 4), false, 0));
+
+        let mut agreed = Checks::default();
+        let place = agreed.open(&axes, &peaks)[0];
+        let measured = Measured { shape: axes.kind.at(place.1, place.0), peak: Bytes::new(4), time: Micros::new(1) };
+        assert_eq!(agreed.answer(place, measured, &peaks, Slack::CPU), None);
+        assert_eq!(agreed.open(&axes, &peaks), [], "what agrees is not checked again");
+    }
 }
