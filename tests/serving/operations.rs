@@ -58,7 +58,11 @@ async fn case_22_a_budget_that_falls_leaves_nobody_waiting_for_ever() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn case_23_an_unload_under_load_crosses_nobody() {
-    let server = TestServer::start(&[SMALL, ("other", "tiny-embed", "dtype = \"int8\"\nlength_max = 64\nstep_tokens_max = 256\n")]).await;
+    let server = TestServer::start(&[
+        SMALL,
+        ("other", "tiny-embed", "dtype = \"int8\"\nlength_max = 64\nstep_tokens_max = 256\n"),
+    ])
+    .await;
     let expected = vectors(server.embed("small", &[row(7, 40)]).await.unwrap());
     let mut calls = JoinSet::new();
     for _ in 0..60 {
