@@ -62,7 +62,10 @@ def test_sigterm_under_load_says_not_serving_first_finishes_and_ends_with_0(tmp_
 
 def ended(server):
     """Exit code and what was written, of a server that does not get to serve."""
-    return server.process.wait(30), server.log()
+    try:
+        return server.process.wait(30), server.log()
+    finally:
+        server.process.kill()  # one that serves after all must not outlive the test
 
 
 @pytest.mark.parametrize(
