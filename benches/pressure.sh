@@ -43,7 +43,7 @@ hold $HOLD
 free all
 hold $HOLD
 load stop
-ask 85% floor 10% for 10s
+ask 75% floor 10% for 10s
 hold 1s
 free all
 SCRIPT

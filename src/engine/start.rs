@@ -76,6 +76,19 @@ pub enum EngineError {
         /// The numbers.
         refusal: BudgetRefusal,
     },
+    /// The server could never become ready.
+    #[error(
+        "'{name}' is required at the start and needs {needed} to load, and {available} can be had: give more memory, or \
+         write required = false in its model.toml"
+    )]
+    NeverFits {
+        /// The model.
+        name: String,
+        /// Bytes that loading it takes when nothing else is loaded.
+        needed: Bytes,
+        /// Bytes that it may have then.
+        available: Bytes,
+    },
 }
 
 /// A running engine. Dropping it answers what is left with a rejection and waits for its threads to end; drain it
@@ -230,6 +243,15 @@ impl Opening {
             let kind = kind.expect("a model with a definition has a blueprint");
             let limit = config.limit.map_or(Bytes::MAX, |limit| limit.of(available));
             let budget = Budget { guaranteed: config.guaranteed.of(available), limit };
+            if let Some(blueprint) = &life.blueprint
+                && required
+                && config.load == LoadPolicy::Startup
+            {
+                let (needed, available) = (blueprint.resident() + blueprint.transient(), available.min(limit));
+                if needed > available {
+                    return Err(EngineError::NeverFits { name: config.name.clone(), needed, available });
+                }
+            }
             self.ledger
                 .register(id, budget, config.pinned)
                 .map_err(|refusal| EngineError::Budget { name: config.name.clone(), refusal })?;

@@ -35,15 +35,20 @@ impl Activation {
         let (_, width) = x.dims2()?;
         host::read(bias, |bias: &[f32]| {
             assert_eq!(bias.len(), width, "one bias for each column");
-            host::write(x, |x| match self {
-                Activation::Gelu => each(x, bias, |x| 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))),
-                Activation::GeluTanh => each(x, bias, |x| {
-                    const SQRT_2_OVER_PI: f32 = 0.797_884_6;
-                    0.5 * x * (1.0 + tanh(SQRT_2_OVER_PI * x * (0.044_715 * x).mul_add(x, 1.0)))
-                }),
-                Activation::Relu => each(x, bias, |x| x.max(0.0)),
-            })
+            host::write(x, |x| parallel::for_each_row(x, width, |_, row| self.apply_row(row, bias)))
         })?
+    }
+
+    /// The same for one row or a piece of it, with the biases of its columns.
+    pub(super) fn apply_row(self, row: &mut [f32], bias: &[f32]) {
+        match self {
+            Activation::Gelu => each(row, bias, |x| 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2))),
+            Activation::GeluTanh => each(row, bias, |x| {
+                const SQRT_2_OVER_PI: f32 = 0.797_884_6;
+                0.5 * x * (1.0 + tanh(SQRT_2_OVER_PI * x * (0.044_715 * x).mul_add(x, 1.0)))
+            }),
+            Activation::Relu => each(row, bias, |x| x.max(0.0)),
+        }
     }
 
     /// The same in candle's operations.
@@ -58,12 +63,10 @@ impl Activation {
 }
 
 #[inline(always)]
-fn each(x: &mut [f32], bias: &[f32], activation: impl Fn(f32) -> f32 + Sync) {
-    parallel::for_each_row(x, bias.len(), |_, row| {
-        for (x, bias) in row.iter_mut().zip(bias) {
-            *x = activation(*x + bias);
-        }
-    });
+fn each(row: &mut [f32], bias: &[f32], activation: impl Fn(f32) -> f32) {
+    for (x, bias) in row.iter_mut().zip(bias) {
+        *x = activation(*x + bias);
+    }
 }
 
 #[cfg(test)]

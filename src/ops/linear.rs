@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::matrix::Data;
-use super::{Matrix, gemm, host, parallel};
+use super::{Activation, Matrix, gemm, host, panels, parallel};
 
 /// Elements of scratch that [`linear`] needs for `weight`.
 pub(crate) fn linear_scratch(weight: &Matrix) -> usize {
@@ -14,20 +14,53 @@ pub(crate) fn linear_scratch(weight: &Matrix) -> usize {
 }
 
 /// `out = x * weight transposed`. The arithmetic is f32 for every form of the weights: f16, bf16 and int8 are
-/// decoded as they are used, so that their only error is that of the weights themselves. For MiniLM in batches that
-/// costs 4 % of a step against f32; with a dozen tokens, where reading the weights is the work, it gains 25 %.
+/// decoded as they are used, so that their only error is that of the weights themselves. f32 in panels needs no such
+/// work: MiniLM in f16 or int8 takes 1.15 times its processor time at 128 tokens, and twice at 16.
 pub(crate) fn linear(x: &Tensor, weight: &Matrix, out: &Tensor, scratch: &Tensor) -> Result<()> {
     let (m, k) = x.dims2()?;
     let n = weight.rows();
     assert_eq!((k, out.dims()), (weight.columns(), &[m, n][..]), "a linear layer's operands fit each other");
     host::read(x, |x: &[f32]| {
         weight.view(|weight| match weight.data {
+            Data::Panels(data) => host::write(out, |out| panels::times_panels(x, data, out, [m, n, k], |_, _| ())),
             Data::F32(data) => host::write(out, |out| gemm::times_transposed(x, data, out, [m, n, k])),
             _ => host::write(out, |out| {
                 host::write(scratch, |scratch| gemm::times_decoded(x, weight, out, scratch, [m, n, k]))
             })?,
         })
     })??
+}
+
+/// `out = activation(x * weight transposed + bias)`: the first half of a feed-forward block. Weights in panels have
+/// the activation done while a piece of the product is in the first-level cache.
+pub(crate) fn linear_activated(
+    x: &Tensor,
+    weight: &Matrix,
+    bias: &Tensor,
+    activation: Activation,
+    out: &Tensor,
+    scratch: &Tensor,
+) -> Result<()> {
+    if !weight.is_in_panels() {
+        linear(x, weight, out, scratch)?;
+        return activation.apply(out, bias);
+    }
+    let (m, k) = x.dims2()?;
+    let n = weight.rows();
+    assert_eq!((k, out.dims()), (weight.columns(), &[m, n][..]), "a linear layer's operands fit each other");
+    assert_eq!(bias.dims(), [n], "one bias for each column");
+    host::read(x, |x: &[f32]| {
+        host::read(bias, |bias: &[f32]| {
+            weight.view(|weight| {
+                let Data::Panels(data) = weight.data else { unreachable!("asked above") };
+                host::write(out, |out| {
+                    panels::times_panels(x, data, out, [m, n, k], |first, piece| {
+                        activation.apply_row(piece, &bias[first..first + piece.len()]);
+                    });
+                })
+            })
+        })
+    })???
 }
 
 /// The same in candle's operations.
@@ -52,7 +85,17 @@ mod tests {
                 let out = Tensor::zeros((m, n), DType::F32, &Device::Cpu)?;
                 let scratch = Tensor::zeros(linear_scratch(&weight).max(1), DType::F32, &Device::Cpu)?;
                 linear(&x, &weight, &out, &scratch)?;
-                assert_close(&out, &linear_plain(&x, &weight)?, 1e-4);
+                let plain = linear_plain(&x, &weight)?;
+                assert_close(&out, &plain, 1e-4);
+                let bias = random(&[n], 1.0);
+                let activated = Activation::Gelu.apply_plain(&plain, &bias)?;
+                for weight in [weight.clone(), matrix(dtype, n, k).into_panels()?] {
+                    assert_close(&linear_plain(&x, &weight)?, &plain, 0.0);
+                    linear(&x, &weight, &out, &scratch)?;
+                    assert_close(&out, &plain, 1e-4);
+                    linear_activated(&x, &weight, &bias, Activation::Gelu, &out, &scratch)?;
+                    assert_close(&out, &activated, 1e-4);
+                }
             }
         }
         Ok(())

@@ -4,8 +4,8 @@ use candle_core::{DType, Device, Result, Tensor};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
-use super::host;
 use super::q8::{self, BLOCK, BLOCK_BYTES};
+use super::{host, panels};
 use crate::config::Dtype;
 
 /// `rows` x `columns` weights, row-major; a row is an output of a linear layer, or a piece of a vocabulary.
@@ -15,9 +15,21 @@ pub(crate) struct Matrix {
     data: Tensor,
     rows: usize,
     columns: usize,
+    /// Whether the elements lie in panels instead of in rows; only f32 does.
+    in_panels: bool,
 }
 
 impl Matrix {
+    /// The same weights, laid out for [`linear`](super::linear) in the same memory; rows can no longer be read one by
+    /// one. A matrix that is not held as f32, or whose rows do not fill whole panels, stays as it is.
+    pub(crate) fn into_panels(self) -> Result<Matrix> {
+        if !self.is_f32() || self.in_panels || self.rows % panels::PANEL != 0 {
+            return Ok(self);
+        }
+        host::write(&self.data, |data| panels::pack(data, self.columns))?;
+        Ok(Matrix { in_panels: true, ..self })
+    }
+
     pub(crate) fn rows(&self) -> usize {
         self.rows
     }
@@ -31,6 +43,11 @@ impl Matrix {
         self.data.dtype() == DType::F32
     }
 
+    /// Whether [`Matrix::into_panels`] laid the weights out.
+    pub(crate) fn is_in_panels(&self) -> bool {
+        self.in_panels
+    }
+
     /// Bytes that `elements` weights take in the form `dtype`.
     pub(crate) fn bytes(dtype: Dtype, elements: u64) -> u64 {
         match dtype {
@@ -42,6 +59,11 @@ impl Matrix {
 
     /// The whole matrix as f32, shape (rows, columns): for the plain versions of the operations.
     pub(crate) fn to_f32(&self) -> Result<Tensor> {
+        if self.in_panels {
+            let rows = self.data.copy()?;
+            host::write(&rows, |rows| panels::unpack(rows, self.columns))?;
+            return Ok(rows);
+        }
         if self.data.dtype() != DType::U8 {
             return self.data.to_dtype(DType::F32);
         }
@@ -54,6 +76,9 @@ impl Matrix {
     pub(crate) fn view<T>(&self, read: impl FnOnce(View<'_>) -> T) -> Result<T> {
         let columns = self.columns;
         match self.data.dtype() {
+            DType::F32 if self.in_panels => {
+                host::read(&self.data, |data| read(View { data: Data::Panels(data), columns }))
+            }
             DType::F32 => host::read(&self.data, |data| read(View { data: Data::F32(data), columns })),
             DType::F16 => host::read(&self.data, |data| read(View { data: Data::F16(data), columns })),
             DType::BF16 => host::read(&self.data, |data| read(View { data: Data::Bf16(data), columns })),
@@ -73,6 +98,8 @@ pub(crate) struct View<'a> {
 #[derive(Clone, Copy)]
 pub(crate) enum Data<'a> {
     F32(&'a [f32]),
+    /// f32 in [`panels`].
+    Panels(&'a [f32]),
     F16(&'a [f16]),
     Bf16(&'a [bf16]),
     Q8(&'a [u8]),
@@ -84,6 +111,7 @@ impl View<'_> {
         let elements = first * self.columns..first * self.columns + values.len();
         match self.data {
             Data::F32(data) => values.copy_from_slice(&data[elements]),
+            Data::Panels(_) => unreachable!("only linear layers are laid out in panels, and they read them whole"),
             Data::F16(data) => data[elements].convert_to_f32_slice(values),
             Data::Bf16(data) => data[elements].convert_to_f32_slice(values),
             Data::Q8(data) => {
@@ -98,6 +126,7 @@ impl View<'_> {
         let elements = row * self.columns..(row + 1) * self.columns;
         match self.data {
             Data::F32(data) => sum.iter_mut().zip(&data[elements]).for_each(|(sum, value)| *sum += value),
+            Data::Panels(_) => unreachable!("only linear layers are laid out in panels, and they read them whole"),
             Data::F16(data) => sum.iter_mut().zip(&data[elements]).for_each(|(sum, value)| *sum += value.to_f32()),
             Data::Bf16(data) => sum.iter_mut().zip(&data[elements]).for_each(|(sum, value)| *sum += value.to_f32()),
             Data::Q8(data) => {
@@ -189,6 +218,6 @@ impl MatrixBuilder {
             Growing::Bf16(data) => Tensor::from_vec(data, (rows, columns), device)?,
             Growing::Q8(data) => Tensor::from_vec(data, (rows, columns / BLOCK * BLOCK_BYTES), device)?,
         };
-        Ok(Matrix { data, rows, columns })
+        Ok(Matrix { data, rows, columns, in_panels: false })
     }
 }

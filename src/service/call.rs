@@ -190,6 +190,10 @@ mod tests {
         for ms in [1, 5, 20, 100, 1_000, 3_600_000] {
             let timeout = Duration::from_millis(ms);
             assert!(margin(timeout) > Duration::ZERO && margin(timeout) <= timeout / 2, "{ms} ms");
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", format!("{ms}m").parse().expect("a header's value"));
+            let arrival = Arrival::read(&headers);
+            assert_eq!(arrival.deadline, Some(arrival.at + timeout - margin(timeout)), "{ms} ms");
         }
     }
 

@@ -126,7 +126,10 @@ fn gguf_holds_the_same_model() {
 fn blocks_of_a_gguf_are_kept_as_they_are() {
     let (folder, weights) = without_weights("tiny-embed");
     write_gguf(&folder.path().join("m.gguf"), weights, GgmlDType::Q8_0);
-    let [int8, whole] =
-        [Dtype::Int8, Dtype::F32].map(|dtype| step(&mut *load(&crate::support::folder(folder.path(), dtype)), &rows()));
+    // The fused products add in an order that depends on the form; the plain ones see nothing but the weights' values.
+    let [int8, whole] = [Dtype::Int8, Dtype::F32].map(|dtype| {
+        let blueprint = crate::support::folder(folder.path(), dtype).with_kernels(plimsoll::model::Kernels::Plain);
+        step(&mut *load(&blueprint), &rows())
+    });
     assert_eq!(int8, whole, "int8 from Q8_0 holds exactly the file's weights");
 }

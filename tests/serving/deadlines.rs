@@ -12,7 +12,7 @@ use crate::support::{Model, TestServer, embed, row};
 const LONG: Model<'static> = ("long", "tiny-embed", "length_max = 256\nstep_tokens_max = 1024\n");
 
 /// Rows of the batch that keeps the device busy: far longer than any deadline here.
-const AHEAD: u32 = 256;
+const AHEAD: u32 = 96;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn case_19_what_is_late_or_gone_never_reaches_the_device() {

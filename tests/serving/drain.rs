@@ -21,11 +21,11 @@ async fn case_24_health_goes_first_and_accepted_work_finishes() {
         .into_inner();
     assert_eq!(watch.next().await.unwrap().unwrap().status(), ServingStatus::Serving);
     let mut calls = JoinSet::new();
-    for index in 0..20 {
+    for index in 0..10 {
         let rows = (0..50).map(|at| row(index * 50 + at, 60)).collect();
         calls.spawn(embed(server.channel.clone(), "small".to_owned(), rows));
     }
-    server.until("small", |status| status.waiting_rows > 500).await;
+    server.until("small", |status| status.waiting_rows > 200).await;
     server.shut_down();
     assert_eq!(watch.next().await.unwrap().unwrap().status(), ServingStatus::NotServing);
     for outcome in calls.join_all().await {

@@ -8,9 +8,11 @@ use tonic::Code;
 
 use crate::support::{SMALL, TestServer, row};
 
+const MIB: usize = 1 << 20;
+
 /// A request of about so many bytes: one text, most of which is cut off.
 fn of_size(bytes: usize) -> EmbedRequest {
-    let texts = vec!["web server ".repeat(bytes.div_ceil(4) / 11); 4];
+    let texts = vec!["web server ".repeat(bytes / 4 / 11); 4];
     EmbedRequest { model: "small".to_owned(), texts, truncate: Truncate::End.into(), ..EmbedRequest::default() }
 }
 
@@ -19,9 +21,9 @@ async fn case_31_messages_pass_up_to_the_limit_and_the_connection_stays_usable()
     let settings = SettingFlags { message_bytes_max: Some(Bytes::mib(4)), ..SettingFlags::default() };
     let server = TestServer::with(&[SMALL], settings).await;
     let mut client = EmbedClient::new(server.channel.clone());
-    let response = client.embed(of_size(39 << 17 >> 1)).await.unwrap().into_inner();
+    let response = client.embed(of_size(39 * MIB / 10)).await.unwrap().into_inner();
     assert_eq!(response.embeddings.len(), 4);
-    for bytes in [43 << 20 >> 3, 64 << 20] {
+    for bytes in [41 * MIB / 10, 64 * MIB] {
         let status = client.embed(of_size(bytes)).await.unwrap_err();
         assert_eq!(status.code(), Code::OutOfRange, "{status:?}");
         assert!(status.message().contains("4.00 MiB"), "the limit is named: {}", status.message());

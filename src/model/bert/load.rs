@@ -101,11 +101,20 @@ pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Bert, ModelError> 
             epsilon: config.epsilon,
         })
     };
-    let linear = |name: &str, shape: [usize; 2]| -> Result<Linear, ModelError> {
+    // The plain kernels read matrices as they are; so do the heads, which always run on them.
+    let laid_out = |matrix: Matrix| match plan.kernels {
+        Kernels::Fused => matrix.into_panels(),
+        Kernels::Plain => Ok(matrix),
+    };
+    let plain_linear = |name: &str, shape: [usize; 2]| -> Result<Linear, ModelError> {
         Ok(Linear {
             weight: reader.matrix(&format!("{name}.weight"), shape, dtype)?,
             bias: reader.vector(&format!("{name}.bias"), shape[0])?,
         })
+    };
+    let linear = |name: &str, shape: [usize; 2]| -> Result<Linear, ModelError> {
+        let Linear { weight, bias } = plain_linear(name, shape)?;
+        Ok(Linear { weight: laid_out(weight)?, bias })
     };
     let embeddings = Embeddings {
         tables: Tables {
@@ -122,7 +131,7 @@ pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Bert, ModelError> 
         let (qkv_weights, qkv_biases) = (with("weight"), with("bias"));
         let attention = SelfAttention {
             qkv: Linear {
-                weight: reader.matrices(&qkv_weights, [width, width], dtype)?,
+                weight: laid_out(reader.matrices(&qkv_weights, [width, width], dtype)?)?,
                 bias: reader.vectors(&qkv_biases, width)?,
             },
             output: linear(&of(Part::AttentionOutput), [width, width])?,
@@ -141,8 +150,8 @@ pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Bert, ModelError> 
     let head = match plan.pooling {
         Some(pooling) => Head::Pool(pooling),
         None => Head::Classify {
-            pooler: linear(&names.pooler(), [width, width])?,
-            classifier: linear(names.classifier(), [config.labels.len(), width])?,
+            pooler: plain_linear(&names.pooler(), [width, width])?,
+            classifier: plain_linear(names.classifier(), [config.labels.len(), width])?,
         },
     };
     let scratch = layers.iter().map(|(_, feed_forward)| linear_scratch(&feed_forward.down.weight)).max();

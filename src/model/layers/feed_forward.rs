@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Kernels, Linear, Workspace};
-use crate::ops::{Activation, Norm, linear, linear_plain};
+use crate::ops::{Activation, Norm, linear, linear_activated, linear_plain};
 
 /// The second half of an encoder's layer: `norm(x + down(activation(up(x))))`.
 #[derive(Debug)]
@@ -24,8 +24,7 @@ impl FeedForward {
             }
             Kernels::Fused => {
                 let (inner, delta) = (work.wide(up.weight.rows())?, work.narrow()?);
-                linear(&hidden, &up.weight, &inner, &work.scratch)?;
-                self.activation.apply(&inner, &up.bias)?;
+                linear_activated(&hidden, &up.weight, &up.bias, self.activation, &inner, &work.scratch)?;
                 linear(&inner, &down.weight, &delta, &work.scratch)?;
                 self.norm.add(&hidden, &delta, &down.bias)?;
                 Ok(hidden)

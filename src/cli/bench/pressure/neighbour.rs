@@ -199,7 +199,7 @@ mod tests {
         let server = std::thread::spawn(move || {
             for (after, free) in [(500, 12u64), (200, 8)] {
                 std::thread::sleep(Duration::from_millis(after));
-                std::fs::write(&path, (free << 20).to_string()).unwrap();
+                Room::File(path.clone()).publish(Bytes::mib(free)).unwrap();
             }
         });
         neighbour.leave(8 << 20).unwrap();
@@ -216,11 +216,11 @@ mod tests {
         // The file does not fall as memory is taken, so bites of 4 MiB go on: what counts is that it took some.
         assert!(neighbour.holds() >= 4 << 20);
         neighbour.held.clear();
-        std::fs::write(file.path(), (8u64 << 20).to_string()).unwrap();
+        neighbour.room.publish(Bytes::mib(8)).unwrap();
         let path = file.path().to_owned();
         let widen = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(100));
-            std::fs::write(path, (60u64 << 20).to_string()).unwrap();
+            Room::File(path).publish(Bytes::mib(60)).unwrap();
         });
         let began = Instant::now();
         neighbour.ask(20 << 20, 8 << 20, Duration::from_secs(10)).unwrap();
