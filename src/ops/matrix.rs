@@ -23,7 +23,7 @@ impl Matrix {
     /// The same weights, laid out for [`linear`](super::linear) in the same memory; rows can no longer be read one by
     /// one. A matrix that is not held as f32, or whose rows do not fill whole panels, stays as it is.
     pub(crate) fn into_panels(self) -> Result<Matrix> {
-        if !self.is_f32() || self.in_panels || self.rows % panels::PANEL != 0 {
+        if !self.is_f32() || self.in_panels || !self.rows.is_multiple_of(panels::PANEL) {
             return Ok(self);
         }
         host::write(&self.data, |data| panels::pack(data, self.columns))?;

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use plimsoll::engine::ModelState;
 use plimsoll::service::proto::plimsoll::embed_client::EmbedClient;
 use plimsoll::service::proto::plimsoll::{EmbedRequest, TokenIds};
 use tokio::task::JoinSet;
@@ -17,7 +18,8 @@ const AHEAD: u32 = 96;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn case_19_what_is_late_or_gone_never_reaches_the_device() {
     let server = TestServer::start(&[LONG]).await;
-    server.until_measured("long").await;
+    // Probes between the steps only make the queue longer.
+    server.until("long", |status| status.state == ModelState::Ready).await;
     let before = server.rows_run("long");
     let ahead = {
         let (channel, rows) = (server.channel.clone(), (0..AHEAD).map(|index| row(index, 250)).collect());

@@ -80,7 +80,7 @@ async fn a_snapshot_holds_the_books_the_device_and_the_past() {
         line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).unwrap_or(0.0)
     };
     assert!(count("allocate") > 100.0 && count("free") > 100.0, "{metrics}");
-    let watchdog = metrics.lines().find(|line| line.contains("watchdog_total")).unwrap();
+    let watchdog = metrics.lines().find(|line| line.starts_with("plimsoll_watchdog_total")).unwrap();
     assert!(watchdog.ends_with(" 0"), "{watchdog}");
     server.end().await;
 }

@@ -23,9 +23,8 @@ fn assert_lost(world: &mut World) {
     assert!(world.open_requests().is_empty(), "everybody is answered at once");
     let refused = world.submit(A, &[1]);
     assert_eq!(world.rejection(refused), Rejection::Draining);
-    for ask in [|reply| Message::Load { model: B, reply }] {
-        assert_eq!(world.ask(ask).answer(), Err(Failure::Rejected(Rejection::Draining)));
-    }
+    let load = world.ask(|reply| Message::Load { model: B, reply }).answer();
+    assert_eq!(load, Err(Failure::Rejected(Rejection::Draining)));
     let unload = world.ask(|reply| Message::Unload { model: B, reply }).answer();
     assert_eq!(unload, Err(Failure::Rejected(Rejection::Draining)));
     world.ask(|reply| Message::Drain { reply }).answer();

@@ -146,7 +146,8 @@ fn play(seed: u64) {
         let state = world.state(id(index));
         let agrees = match state {
             ModelState::Ready => here,
-            ModelState::NotLoaded | ModelState::Broken => !here,
+            // A lost device is not asked to throw anything out: the process ends.
+            ModelState::NotLoaded | ModelState::Broken => !here || world.core.poisoned,
             // Without room to measure what it lacks; or the device was lost.
             ModelState::Loading => true,
             ModelState::Draining => world.core.poisoned,

@@ -93,7 +93,7 @@ fn one_bad_row_fails_its_request_and_no_other() {
     // Case 18: the other rows of the bad request are not run any more.
     let mut world = world();
     let blocker = world.submit(A, &[1]);
-    let bad = world.submit(A, &vec![LENGTH_MAX; 20]);
+    let bad = world.submit(A, &[LENGTH_MAX; 20]);
     let good = world.submit(A, &[LENGTH_MAX]);
     world.finish();
     world.assert_success(blocker);
@@ -176,7 +176,8 @@ fn cached_workspace_goes_back_when_it_is_idle_and_no_step_is_held_up() {
     let large = world.submit(A, &[LENGTH_MAX; 6]);
     world.rest();
     world.assert_success(large);
-    assert!(world.machine().cached >= Bytes::mib(90));
+    let cached = world.machine().cached;
+    assert!(cached >= Bytes::mib(90), "{cached} are cached");
     world.advance(Micros::secs(2));
     assert_eq!(world.machine().orders.len(), 1, "the cache is asked back");
     let next = world.submit(A, &[1]);

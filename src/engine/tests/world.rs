@@ -93,12 +93,15 @@ impl Setup {
     }
 }
 
+/// Where the answer of a request will come from, and what its rows should come to.
+type Open = (oneshot::Receiver<Result<Answer, Failure>>, Vec<Vec<f32>>);
+
 pub(super) struct World {
     pub(super) core: Core,
     pub(super) now: Timestamp,
     machine: Arc<Mutex<Machine>>,
     /// Requests that are not answered, and what their rows should come to.
-    open: BTreeMap<RequestId, (oneshot::Receiver<Result<Answer, Failure>>, Vec<Vec<f32>>)>,
+    open: BTreeMap<RequestId, Open>,
     /// When and how each request was answered.
     answers: BTreeMap<RequestId, (Timestamp, Result<Answer, Failure>)>,
     next_request: u64,
