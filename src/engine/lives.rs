@@ -76,14 +76,14 @@ impl Core {
         let was_queued = self.loads.remove(model);
         match state {
             ModelState::Ready => self.begin_drain(model),
+            // It is there, and its profile is being measured.
+            ModelState::Loading if self.ledger.is_resident(model) => self.begin_drain(model),
             // Nothing of it is there yet.
             ModelState::Loading if was_queued => {
                 self.go_down(now, model, ModelState::NotLoaded, None, Rejection::NotLoaded);
                 let free = self.rig.recent_reading(now).free;
                 self.tell_unload_waiters(model, Released { released: Bytes::ZERO, free });
             }
-            // It is there, and its profile is being measured.
-            ModelState::Loading if self.ledger.is_resident(model) => self.begin_drain(model),
             // It is on its way, and leaves when it has come; or it is leaving.
             ModelState::Loading | ModelState::Draining => {}
             ModelState::NotLoaded | ModelState::Broken => unreachable!("answered above"),

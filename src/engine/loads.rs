@@ -124,6 +124,9 @@ impl Core {
 
     fn begin_load(&mut self, now: Timestamp, model: ModelId, need: LoadNeed) {
         self.life(model).load_began = now;
+        // It may have been queued while it was leaving, and be down by now.
+        self.scheduler.lane_loading(model);
+        self.set_state(model, ModelState::Loading, None);
         self.ledger.loading(model, need);
         let blueprint = self.life(model).blueprint.clone().expect("models without a blueprint are never loaded");
         self.rig.load(model, blueprint);
@@ -207,7 +210,7 @@ impl Core {
             self.life(model).tell_load_waiters(&Err(Rejection::Draining.into()));
             if self.scheduler.is_drained(model) {
                 self.loads.remove(model);
-                if self.life(model).state == ModelState::Loading {
+                if self.life(model).state == ModelState::Loading && !self.ledger.is_resident(model) {
                     self.go_down(now, model, ModelState::NotLoaded, None, Rejection::Draining);
                 }
             }

@@ -122,6 +122,9 @@ pub async fn serve<E: Inference + Operations>(
         .initial_stream_window_size(CALL_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_concurrent_streams(streams)
+        // A client that gives up many calls at once must not lose the connection, and with it its other calls: the
+        // transport's own bound on calls that were given up before they were looked at is 20.
+        .http2_max_pending_accept_reset_streams(Some(streams as usize))
         .http2_keepalive_interval(Some(KEEPALIVE.0))
         .http2_keepalive_timeout(Some(KEEPALIVE.1))
         .layer(CallLayer { message_limit: layer_limit, in_flight: in_flight.clone() })

@@ -152,7 +152,7 @@ fn play(seed: u64) {
             ModelState::Loading => true,
             ModelState::Draining => world.core.poisoned,
         };
-        assert!(agrees, "model {index} is {state:?}, on the device: {here}");
+        assert!(agrees, "model {index} is {state:?}, on the device: {here}, after ending {ending}");
     }
 }
 

@@ -167,22 +167,3 @@ fn a_row_that_waits_for_memory_is_given_up_after_a_bound_and_smaller_ones_pass()
     let Rejection::OutOfMemory { needed, available, .. } = world.rejection(large) else { panic!() };
     assert!(needed > available);
 }
-
-#[test]
-fn cached_workspace_goes_back_when_it_is_idle_and_no_step_is_held_up() {
-    // Case 4: a large step, then nothing.
-    let mut world = world();
-    world.machine().token_bytes = Bytes::mib(1);
-    let large = world.submit(A, &[LENGTH_MAX; 6]);
-    world.rest();
-    world.assert_success(large);
-    let cached = world.machine().cached;
-    assert!(cached >= Bytes::mib(90), "{cached} are cached");
-    world.advance(Micros::secs(2));
-    assert_eq!(world.machine().orders.len(), 1, "the cache is asked back");
-    let next = world.submit(A, &[1]);
-    world.rest();
-    world.assert_success(next);
-    assert!(world.machine().cached <= Bytes::mib(8), "{} are left", world.machine().cached);
-    assert_eq!(world.machine().trims, 1);
-}
