@@ -43,7 +43,7 @@ pub struct ServeOptions {
 
     /// Model to serve: a folder, a Hugging Face id that was pulled, or a name of the repository; may be repeated.
     ///
-    /// [NAME=]ID-OR-PATH[:DTYPE], such as ./my-model, some-org/some-model:int8 or small=tiny-embed:int8.
+    /// NAME=ID-OR-PATH:DTYPE, of which NAME= and :DTYPE may be left out, such as ./my-model, some-org/some-model:int8 or small=tiny-embed:int8.
     #[arg(long, value_name = "MODEL", value_parser = str::parse::<ModelArgument>)]
     pub model: Vec<ModelArgument>,
 

@@ -19,7 +19,7 @@ pub(crate) fn attention_scratch(size: usize) -> usize {
     Tile::elements(size) * parallel::threads()
 }
 
-/// `out[t]` = the values of t's row, weighted by softmax(query[t] . key / sqrt(size)), head by head.
+/// `out[t]` = the values of t's row, weighted by `softmax(query[t] . key / sqrt(size))`, head by head.
 ///
 /// `qkv` is (tokens, 3 * width): queries, keys and values side by side, without their biases, which are `bias`
 /// (3 * width). Only that of the queries enters the scores: that of the keys shifts all scores of a query alike,

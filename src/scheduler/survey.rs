@@ -25,6 +25,20 @@ impl Scheduler {
         let probe = lane.profile.as_ref()?.next_probe(lane.drift.within(headroom));
         // In a class's turn only what its oldest request waits for is measured, not whatever else is left.
         let probe = probe.filter(|probe| turn.claim == Claim::Survey || is_smallest(probe.shape));
+        // Who comes while a probe runs waits for its end. So while nothing waits here, a probe is run only once nobody has
+        // been served for as long as it takes; but for those without which the model cannot serve at all.
+        if let Some(probe) = probe
+            && turn.claim == Claim::Survey
+            && lane.is_empty()
+            && !is_smallest(probe.shape)
+        {
+            let served = self.lanes.values().map(|lane| lane.last_step).max().unwrap_or(Timestamp::START);
+            let quiet = served + Micros::new(probe.expected.get().saturating_mul(u64::from(PROBE_RUNS)));
+            if served > Timestamp::START && now < quiet {
+                self.ask_again_at(quiet);
+                return None;
+            }
+        }
         let lease = probe.and_then(|probe| {
             let lease = ledger.lease(turn.model, lane.drift.on(probe.bound), Bytes::ZERO, reading).ok()?;
             Some((probe, lease))

