@@ -127,8 +127,8 @@ def test_models_are_listed_pinned_and_budgeted(plimsoll):
     refused(lambda: plimsoll.models.SetBudget(stale), "ABORTED", before.revision)
     answer = plimsoll.models.SetBudget(messages.SetBudgetRequest(model=before.name, budget=budget))
     # A step that runs meanwhile may hold more than the new limit: then the answer says so.
-        assert answer.applied or answer.overage_bytes > 0
-        assert model().budget.limit_bytes == budget.limit_bytes
+    assert answer.applied or answer.overage_bytes > 0
+    assert model().budget.limit_bytes == budget.limit_bytes
     absurd = messages.Budget(guaranteed_bytes=2, limit_bytes=1)
     refused(lambda: plimsoll.models.SetBudget(messages.SetBudgetRequest(model=before.name, budget=absurd)), "INVALID_ARGUMENT")
     plimsoll.models.SetBudget(messages.SetBudgetRequest(model=before.name, budget=before.budget))
