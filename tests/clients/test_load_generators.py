@@ -39,7 +39,8 @@ def test_k6(server, tmp_path, script):
 def test_perf_analyzer(server, tmp_path, arguments):
     report = tmp_path / "report.csv"
     command = [os.environ["PLIMSOLL_TEST_PERF_ANALYZER"], "-m", "tiny-embed", "-u", server.address, "-i", "grpc"]
-    command += ["--string-data", "a text editor", "-p", "1000", "-s", "80", "-r", "4", "-f", str(report), *arguments]
+    # Any spread between its windows will do: how steady this machine is, is not what is tested.
+    command += ["--string-data", "a text editor", "-p", "1000", "-s", "999", "-r", "10", "-f", str(report), *arguments]
     run(command, tmp_path)
     with open(report, newline="") as file:
         rows = [row for row in csv.DictReader(file) if row.get("Inferences/Second")]
