@@ -8,6 +8,9 @@ use super::turn::Turn;
 use crate::memory::{Ledger, PROBE_RUNS, Reading, Shape};
 use crate::units::{Bytes, Micros, Timestamp};
 
+/// A wait that a client does not notice: probes that take no longer need no quiet time.
+const UNNOTICED: Micros = Micros::millis(50);
+
 /// After how long a probe that found no room is tried again on an idle device.
 const PROBE_RETRY: Micros = Micros::secs(1);
 
@@ -33,8 +36,9 @@ impl Scheduler {
             && !is_smallest(probe.shape)
         {
             let served = self.lanes.values().map(|lane| lane.last_step).max().unwrap_or(Timestamp::START);
-            let quiet = served + Micros::new(probe.expected.get().saturating_mul(u64::from(PROBE_RUNS)));
-            if served > Timestamp::START && now < quiet {
+            let takes = Micros::new(probe.expected.get().saturating_mul(u64::from(PROBE_RUNS)));
+            let quiet = served + takes;
+            if takes > UNNOTICED && served > Timestamp::START && now < quiet {
                 self.ask_again_at(quiet);
                 return None;
             }

@@ -1,6 +1,7 @@
 //! How many threads compute, and telling the libraries before they start any.
 
 use std::num::NonZeroUsize;
+use std::sync::Once;
 use std::thread;
 
 use super::allocator::mark_compute_thread;
@@ -74,9 +75,11 @@ fn running_threads() -> usize {
 /// Starts the threads of both pools and marks them as computing for the device. The calling thread takes part in
 /// candle's pool and stays what it is. What each thread keeps is allocated now, before any step could be charged for it.
 pub(super) fn mark_compute_threads() {
-    rayon::broadcast(|_| {
-        mark_compute_thread();
-        ops::warm_up_thread();
+    rayon::broadcast(|_| mark_compute_thread());
+    // Once: with a second device a step of the first could be charged for it.
+    static WARM_UP: Once = Once::new();
+    WARM_UP.call_once(|| {
+        rayon::broadcast(|_| ops::warm_up_thread());
     });
     ops::warm_up_thread();
     let pool = candle_core::utils::barrier_pool();
