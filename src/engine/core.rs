@@ -208,7 +208,7 @@ impl Core {
 
     /// Answers a request all of whose rows have results.
     pub(super) fn succeed(&mut self, now: Timestamp, id: RequestId) {
-        let Some(ended) = self.pending.succeed(id) else { return };
+        let Some((ended, delivery)) = self.pending.succeed(id) else { return };
         let total = now.since(ended.accepted_at);
         let times = RequestTimes { total, queued: ended.queued };
         self.rig.model_metrics(ended.model).request_finished(Outcome::Answered(times), ended.rows);
@@ -220,6 +220,8 @@ impl Core {
         statistics.rows += ended.rows;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         statistics.last_answer_unix_ms = unix.as_millis() as u64;
+        drop(status);
+        delivery.send();
     }
 
     /// Answers a request with a rejection and counts it.
@@ -229,7 +231,7 @@ impl Core {
 
     /// Answers a request with a failure and counts it.
     pub(super) fn fail(&mut self, now: Timestamp, id: RequestId, failure: Failure) {
-        let Some(ended) = self.pending.fail(id, failure.clone()) else { return };
+        let Some((ended, delivery)) = self.pending.fail(id, failure.clone()) else { return };
         let outcome = match &failure {
             Failure::Rejected(rejection) => Outcome::Rejected(rejection),
             Failure::Fault(fault) => Outcome::Faulted(fault),
@@ -237,6 +239,7 @@ impl Core {
         self.rig.model_metrics(ended.model).request_finished(outcome, ended.rows);
         request_unanswered(ended.model, self.name(ended.model), &outcome);
         self.shared.board.lock(ended.model).statistics.fail.add(now.since(ended.accepted_at));
+        delivery.send();
     }
 
     fn set_budget(

@@ -94,24 +94,36 @@ impl Pending {
         self.requests.keys().copied().collect()
     }
 
-    /// Answers a request whose rows have all run. `None` if it was answered before.
-    pub(super) fn succeed(&mut self, id: RequestId) -> Option<Ended> {
+    /// Takes out a request whose rows have all run, to be counted and then answered. `None` if it was answered before.
+    pub(super) fn succeed(&mut self, id: RequestId) -> Option<(Ended, Delivery)> {
         let request = self.requests.remove(&id)?;
         let mut ended = request.ended();
         let (responder, answer) = request.answer();
         ended.queued = answer.queued;
         ended.compute = answer.steps.iter().fold(Micros::ZERO, |sum, step| sum + step.compute);
-        // The client may have gone in the meantime: then there is nobody to tell.
-        let _ = responder.send(Ok(answer));
-        Some(ended)
+        Some((ended, Delivery { responder, result: Ok(answer) }))
     }
 
-    /// Fails a request. `None` if it was answered before.
-    pub(super) fn fail(&mut self, id: RequestId, failure: Failure) -> Option<Ended> {
+    /// Takes out a request that fails, to be counted and then answered. `None` if it was answered before.
+    pub(super) fn fail(&mut self, id: RequestId, failure: Failure) -> Option<(Ended, Delivery)> {
         let request = self.requests.remove(&id)?;
         let ended = request.ended();
-        let _ = request.responder.send(Err(failure));
-        Some(ended)
+        Some((ended, Delivery { responder: request.responder, result: Err(failure) }))
+    }
+}
+
+/// An answer on its way out. It is sent when the request has been counted, so that whoever has an answer finds it in the
+/// statistics.
+#[must_use = "the request has to be answered"]
+pub(super) struct Delivery {
+    responder: oneshot::Sender<Result<Answer, Failure>>,
+    result: Result<Answer, Failure>,
+}
+
+impl Delivery {
+    /// Sends it. The client may have gone in the meantime: then there is nobody to tell.
+    pub(super) fn send(self) {
+        let _ = self.responder.send(self.result);
     }
 }
 
