@@ -1,36 +1,14 @@
 //! Case: truncated, malformed or hostile model files give one clear error before anything large is allocated, and
 //! nothing in them is ever run.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use candle_core::Device;
-use plimsoll::config::{Amount, Dtype, LoadPolicy, ModelConfig, Source};
+use plimsoll::config::{Dtype, ModelConfig, Source};
 use plimsoll::model::{Blueprint, ModelError, ModelFiles};
-use plimsoll::units::{Bytes, Micros};
 
 fn config(dtype: Dtype) -> ModelConfig {
-    ModelConfig {
-        name: "test".to_owned(),
-        task: None,
-        source: Source::Path("".into()),
-        sha256: BTreeMap::new(),
-        dtype,
-        length_max: None,
-        pooling: None,
-        normalize: None,
-        prompts: BTreeMap::new(),
-        default_prompt: None,
-        guaranteed: Amount::Bytes(Bytes::ZERO),
-        limit: None,
-        share: 1.0,
-        target_latency: None,
-        max_linger: Micros::ZERO,
-        step_tokens_max: None,
-        load: LoadPolicy::Startup,
-        required: true,
-        pinned: false,
-    }
+    ModelConfig { dtype, ..ModelConfig::new("test", Source::Path("".into())) }
 }
 
 /// A copy of tiny-embed that a test may spoil.

@@ -2,8 +2,8 @@
 
 usage: cpu.py MODEL_FOLDER TEXTS [--threads N] [--seconds S] [--json FILE]
 
-MODEL_FOLDER is a Hugging Face folder of a sentence-transformers BERT model; TEXTS has one text a line (`plimsoll bench
---dump-texts` writes the ones that it sends). Each runtime embeds all texts from text to normalized vector, in batches sorted by length
+MODEL_FOLDER is a Hugging Face folder of a sentence-transformers BERT model; TEXTS has one text a line, the same file
+that `plimsoll bench --texts` sends. Each runtime embeds all texts from text to normalized vector, in batches sorted by length
 (each one's best of several batch sizes), again and again for S seconds; the best batch size is found first.
 Runtimes: sentence-transformers (PyTorch, f32) and onnxruntime (f32, all graph optimizations).
 """

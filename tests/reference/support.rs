@@ -1,38 +1,16 @@
 //! What the tests of this folder share.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use candle_core::Device;
-use plimsoll::config::{Amount, Dtype, LoadPolicy, ModelConfig, Source};
+use plimsoll::config::{Dtype, ModelConfig, Source};
 use plimsoll::model::{Batch, Blueprint, Model, ModelFiles, Output, TokenRow};
-use plimsoll::units::{Bytes, Micros};
 use serde_json::Value;
 
 /// A configuration that leaves everything to the model's own files.
 pub(crate) fn config(name: &str, dtype: Dtype) -> ModelConfig {
-    ModelConfig {
-        name: name.to_owned(),
-        task: None,
-        source: Source::Embedded(name.to_owned()),
-        sha256: BTreeMap::new(),
-        dtype,
-        length_max: None,
-        pooling: None,
-        normalize: None,
-        prompts: BTreeMap::new(),
-        default_prompt: None,
-        guaranteed: Amount::Bytes(Bytes::ZERO),
-        limit: None,
-        share: 1.0,
-        target_latency: None,
-        max_linger: Micros::ZERO,
-        step_tokens_max: None,
-        load: LoadPolicy::Startup,
-        required: true,
-        pinned: false,
-    }
+    ModelConfig { dtype, ..ModelConfig::new(name, Source::Embedded(name.to_owned())) }
 }
 
 /// The blueprint of an embedded model.
