@@ -19,7 +19,7 @@ mod tests;
 
 pub use executor::{DeviceThread, Executor, Stopped};
 pub use hardware::{Hardware, Need, Resident, StepUse};
-pub use order::{Loader, Order, Run, Runs};
+pub use order::{Loader, Order, Run, RunPurpose};
 pub use port::Device;
 pub use report::{Change, Loaded, Ran, Released, Report, RowFailure, Shortfall};
 pub use scope::{Kind, Owner};

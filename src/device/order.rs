@@ -1,7 +1,6 @@
 //! What the engine asks of a device's thread.
 
 use std::error::Error;
-use std::num::NonZeroU32;
 
 use crate::model::{Batch, Model};
 use crate::units::{Bytes, ModelId, StepId};
@@ -64,23 +63,18 @@ pub struct Run {
     pub predicted: Bytes,
     /// Peak workspace that its lease allows.
     pub ceiling: Bytes,
-    /// How often it is run.
-    pub runs: Runs,
+    /// What it is run for.
+    pub purpose: RunPurpose,
     /// Idle, unpinned models that the ladder may evict, the one to go first in front. Empty where nothing may go.
     pub evictable: Vec<ModelId>,
 }
 
-/// How often a step is run, and what for.
+/// What a step is run for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Runs {
-    /// Once, for its results. On a shortfall the ladder helps, down to refusing single rows.
+pub enum RunPurpose {
+    /// For its results. On a shortfall the ladder helps, down to refusing single rows.
     Serve,
-    /// To measure its shape: the first `discarded` runs warm up, the largest peak and time of the `kept` ones count,
-    /// and the results are thrown away. On a shortfall it ends: half a batch would measure another shape.
-    Measure {
-        /// Runs that do not count.
-        discarded: u32,
-        /// Runs that do.
-        kept: NonZeroU32,
-    },
+    /// To measure its shape; the results are thrown away. On a shortfall it ends: half a batch would measure another
+    /// shape.
+    Measure,
 }

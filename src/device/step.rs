@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use super::executor::{Tenant, panic_text, unload};
 use super::statistics::Statistics;
-use super::{Hardware, Need, Ran, Released, RowFailure, Run, Runs, Shortfall, StepUse};
-use crate::memory::{Evictable, Ladder, Observed, Outcome, Rung};
+use super::{Hardware, Need, Ran, Released, RowFailure, Run, RunPurpose, Shortfall, StepUse};
+use crate::memory::{Evictable, Ladder, Observed, Outcome, Rung, Rungs};
 use crate::model::{Batch, Fault, Model, Output};
 use crate::units::{Bytes, Micros, ModelId};
 
@@ -32,11 +32,11 @@ impl<H: Hardware> StepRunner<'_, H> {
     /// Runs a step. Never fails: what goes wrong is the result of the rows that it concerns.
     pub(super) fn run(&mut self, run: Run) -> (Ran, Vec<Released>) {
         let started = Instant::now();
-        let Run { step, model, batch, predicted, ceiling, runs, evictable } = run;
+        let Run { step, model, batch, predicted, ceiling, purpose, evictable } = run;
         let need = Need { predicted, ceiling };
-        let Summary { rows, observed, evicted } = match runs {
-            Runs::Serve => self.serve(model, batch, need, evictable),
-            Runs::Measure { discarded, kept } => self.measure(model, &batch, need, discarded, kept.get()),
+        let Summary { rows, observed, evicted } = match purpose {
+            RunPurpose::Serve => self.serve(model, batch, need, evictable),
+            RunPurpose::Measure => self.measure(model, &batch, need),
         };
         let resident = self.models.get(&model).map_or(Bytes::ZERO, |own| self.hardware.resident(&own.account).total());
         let ran = Ran { step, model, rows, observed, busy: Micros::from(started.elapsed()), resident };
@@ -96,31 +96,18 @@ impl<H: Hardware> StepRunner<'_, H> {
         Summary { rows, observed, evicted }
     }
 
-    /// Runs the same batch several times for its peak and time.
-    fn measure(&mut self, model: ModelId, batch: &Batch, need: Need, discarded: u32, kept: u32) -> Summary {
-        let mut observed =
-            Observed { peak: Bytes::ZERO, time: Micros::ZERO, rungs: Default::default(), outcome: Outcome::Done };
-        let mut faulted = Vec::new();
-        for index in 0..discarded.saturating_add(kept) {
-            let started = Instant::now();
-            match self.attempt(model, batch, 0, need) {
-                Ok((results, used)) => {
-                    observed.outcome = outcome(&results);
-                    if index >= discarded {
-                        observed.peak = observed.peak.max(used.peak);
-                        observed.time = observed.time.max(Micros::from(started.elapsed()));
-                    }
-                    if observed.outcome == Outcome::Faulted {
-                        faulted = results;
-                    }
-                }
-                Err(_) => observed.outcome = Outcome::OutOfMemory,
-            }
-            if observed.outcome != Outcome::Done {
-                break;
-            }
-        }
-        Summary { rows: faulted, observed, evicted: Vec::new() }
+    /// Runs a batch for its peak and time; the rows are kept only if one of them faulted.
+    fn measure(&mut self, model: ModelId, batch: &Batch, need: Need) -> Summary {
+        let started = Instant::now();
+        let (rows, peak, outcome) = match self.attempt(model, batch, 0, need) {
+            Ok((results, used)) => match outcome(&results) {
+                Outcome::Faulted => (results, used.peak, Outcome::Faulted),
+                outcome => (Vec::new(), used.peak, outcome),
+            },
+            Err(_) => (Vec::new(), Bytes::ZERO, Outcome::OutOfMemory),
+        };
+        let observed = Observed { peak, time: Micros::from(started.elapsed()), rungs: Rungs::default(), outcome };
+        Summary { rows, observed, evicted: Vec::new() }
     }
 
     /// One forward pass of some rows, of which the first is row `first` of the step.

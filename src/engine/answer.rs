@@ -23,8 +23,10 @@ pub struct StepFacts {
     pub id: StepId,
     /// Rows in the batch, those of other requests included.
     pub batch_rows: u32,
-    /// Tokens that each row was padded to.
-    pub padded_length: u32,
+    /// Tokens of its longest row.
+    pub longest: u32,
+    /// Tokens computed, padding included.
+    pub computed_tokens: u64,
     /// Which bound decided the size.
     pub reason: Reason,
     /// Peak that the profile predicted.

@@ -26,7 +26,13 @@ impl Core {
             match &registered.definition {
                 Ok(definition) if definition.config.load == LoadPolicy::Startup => self.enqueue_load(now, model),
                 Ok(_) => {}
-                Err(reason) => tracing::error!(model = registered.name, "{} is broken: {reason}", registered.name),
+                Err(reason) if registered.required => {
+                    tracing::error!(model = registered.name, "{} is broken: {reason}", registered.name);
+                }
+                // The server is ready without it.
+                Err(reason) => {
+                    tracing::warn!(model = registered.name, "{} cannot be served: {reason}", registered.name)
+                }
             }
         }
         self.publish_health();

@@ -1,14 +1,13 @@
 //! The engine's way to the outside: the device, the stored profiles, the metrics.
 
-use std::num::NonZeroU32;
 use std::thread::{self, JoinHandle};
 
 use crossbeam_channel::{Sender, bounded};
 
 use crate::device::profile_store::{ProfileFacts, ProfileStore};
 use crate::device::statistics::DeviceSnapshot;
-use crate::device::{Device, Loader, Order, Run, Runs};
-use crate::memory::{PROBE_RUNS, Profile, Reading, Slack, Table};
+use crate::device::{Device, Loader, Order, Run, RunPurpose};
+use crate::memory::{Profile, Reading, Slack, Table};
 use crate::model::{Batch, Blueprint};
 use crate::scheduler::{Purpose, Step};
 use crate::telemetry::{DeviceMetrics, ModelMetrics};
@@ -91,15 +90,12 @@ impl Rig {
 
     /// Sends a step to the device. Answered by `Report::Ran`.
     pub(super) fn run(&self, step: &Step, batch: Batch, evictable: Vec<ModelId>) {
-        let runs = match step.purpose {
-            Purpose::Serve => Runs::Serve,
-            Purpose::Probe => Runs::Measure {
-                discarded: 1,
-                kept: NonZeroU32::new(PROBE_RUNS - 1).expect("a probe has more than one run"),
-            },
+        let purpose = match step.purpose {
+            Purpose::Serve => RunPurpose::Serve,
+            Purpose::Probe => RunPurpose::Measure,
         };
         let (predicted, ceiling) = (step.lease.predicted, step.lease.ceiling);
-        self.order(Order::Run(Run { step: step.id, model: step.model, batch, predicted, ceiling, runs, evictable }));
+        self.order(Order::Run(Run { step: step.id, model: step.model, batch, predicted, ceiling, purpose, evictable }));
     }
 
     /// Sends a load. Answered by `Report::Loaded`.

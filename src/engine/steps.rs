@@ -91,7 +91,8 @@ impl Core {
         let facts = StepFacts {
             id: step.id,
             batch_rows: step.members.len() as u32,
-            padded_length: step.shape.position().1,
+            longest: step.shape.position().1,
+            computed_tokens: step.shape.tokens(),
             reason: step.reason,
             predicted: step.lease.predicted,
             peak: ran.observed.peak,

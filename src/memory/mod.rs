@@ -22,8 +22,8 @@ pub use ledger::{
     LoadPlan, ModelBooks, Readings, Shortfall, TrimPolicy, Verdict, fit_plan,
 };
 pub use profile::{
-    Largest, LargestBound, Measured, PROBE_RUNS, Probe, Profile, ProfileState, Role, Slack, Table, TableError,
-    TableLine,
+    Largest, LargestBound, Measured, PROBE_RUNS, Probe, ProbeRuns, Profile, ProfileState, Role, Slack, Table,
+    TableError, TableLine,
 };
 pub use reading::Reading;
 pub use shape::{Axes, Axis, RowFacts, Shape, ShapeKind};

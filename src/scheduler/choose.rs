@@ -178,14 +178,8 @@ impl Scheduler {
             }
         }
         self.charge(turn, time, &charges);
-        self.in_flight = Some(InFlight {
-            id,
-            model: turn.model,
-            purpose: Purpose::Serve,
-            predicted_time: time,
-            predicted_end: now + time,
-            charges,
-        });
+        self.in_flight =
+            Some(InFlight { id, model: turn.model, predicted_time: time, predicted_end: now + time, charges });
         Step {
             id,
             model: turn.model,

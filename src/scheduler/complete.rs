@@ -4,7 +4,7 @@ use super::core::{InFlight, Scheduler};
 use super::lane::Lane;
 use super::step::{Member, Purpose, Step, Work};
 use crate::admission::Rejection;
-use crate::memory::{DriftVerdict, Ledger, Measured, Observed, Outcome, PROBE_RUNS, ProfileState, Shape};
+use crate::memory::{DriftVerdict, Ledger, Observed, Outcome, ProfileState, Shape};
 use crate::units::{Bytes, Micros, RequestId, Timestamp};
 
 /// Weight of the newest step in the usual step time.
@@ -26,7 +26,7 @@ impl Scheduler {
     /// Takes back a step and says which requests are answered by it. Those cancelled or expired meanwhile are not named.
     ///
     /// `refused` are indices of members that the ladder had to refuse although others of the step have results; with
-    /// [`Outcome::OutOfMemory`] and none named, all are refused. For a probe `seen.time` is that of one run.
+    /// [`Outcome::OutOfMemory`] and none named, all are refused.
     ///
     /// # Panics
     /// When the step is not the one in flight.
@@ -108,20 +108,21 @@ fn average(usual: Micros, newest: Micros) -> Micros {
 
 /// Corrects what the step was charged by what it took.
 fn account(lane: &mut Lane, in_flight: &InFlight, seen: &Observed) {
-    let runs = if in_flight.purpose == Purpose::Probe { PROBE_RUNS } else { 1 };
-    let time = Micros::new(seen.time.get().saturating_mul(u64::from(runs)));
-    lane.device_time += time;
+    lane.device_time += seen.time;
     for &(claim, part) in &in_flight.charges {
-        lane.flow_mut(claim).correct(in_flight.predicted_time, time, part);
+        lane.flow_mut(claim).correct(in_flight.predicted_time, seen.time, part);
     }
 }
 
-/// Takes a probe's result into the profile.
+/// Takes a run of a probe into the profile, once it is the last one.
 fn learn_probe(lane: &mut Lane, shape: Shape, seen: &Observed, ceiling: Bytes) {
     let Some(profile) = &mut lane.profile else { return };
     let was_stale = profile.state() == ProfileState::Stale;
     match seen.outcome {
-        Outcome::Done => profile.record(Measured { shape, peak: seen.peak, time: seen.time }),
+        Outcome::Done => match lane.probe_runs.add(shape, seen.peak, seen.time) {
+            Some(measured) => profile.record(measured),
+            None => return,
+        },
         Outcome::OutOfMemory => profile.defer_probe(shape, ceiling),
         // A shape that the model cannot compute is never asked for again.
         Outcome::Faulted => profile.defer_probe(shape, Bytes::MAX),

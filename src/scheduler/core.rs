@@ -7,7 +7,6 @@ use super::lane::{Claim, Lane, LaneState};
 use super::queue::Requests;
 use super::request::Request;
 use super::settings::{LaneSettings, Settings, WhileNotReady};
-use super::step::Purpose;
 use super::timers::{Expiry, Timers};
 use super::waiting::Waiting;
 use super::watchdog::Watchdog;
@@ -50,7 +49,6 @@ pub struct Scheduler {
 pub(super) struct InFlight {
     pub(super) id: StepId,
     pub(super) model: ModelId,
-    pub(super) purpose: Purpose,
     pub(super) predicted_time: Micros,
     pub(super) predicted_end: Timestamp,
     /// Who is charged for which part of it.

@@ -6,7 +6,7 @@ use super::queue::Queue;
 use super::settings::{LaneSettings, Settings, WhileNotReady};
 use super::waiting::Priority;
 use crate::admission::{DrainRate, Occupancy, Rejection};
-use crate::memory::{Drift, Profile};
+use crate::memory::{Drift, ProbeRuns, Profile};
 use crate::units::{Bytes, Micros, Timestamp};
 
 /// Whether steps of a lane may be chosen and requests may join it.
@@ -51,6 +51,8 @@ pub(super) struct Lane {
     pub(super) state: LaneState,
     /// What is known of the model's steps; kept over an unload.
     pub(super) profile: Option<Profile>,
+    /// The runs so far of the probe that is being measured.
+    pub(super) probe_runs: ProbeRuns,
     pub(super) drift: Drift,
     /// In the order of [`Priority::ALL`].
     classes: [Class; 3],
@@ -88,6 +90,7 @@ impl Lane {
             settings,
             state: LaneState::Down(Rejection::NotLoaded),
             profile: None,
+            probe_runs: ProbeRuns::default(),
             drift: Drift::default(),
             classes: Priority::ALL.map(class),
             survey: Flow::new(survey_weight),

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use plimsoll::admission::Rejection;
 use plimsoll::memory::{
-    Budget, BudgetChange, DeviceBooks, Ledger, LoadNeed, Outcome, PROBE_RUNS, Profile, ProfileState, Reading, Readings,
-    RowFacts,
+    Budget, BudgetChange, DeviceBooks, Ledger, LoadNeed, Outcome, Profile, ProfileState, Reading, Readings, RowFacts,
 };
 use plimsoll::scheduler::{LaneSettings, LaneState, Priority, Purpose, Scheduler, Settings, Step, Waiting, Work};
 use plimsoll::units::{Bytes, Micros, ModelId, RequestId, Timestamp};
@@ -352,8 +351,7 @@ impl World {
             self.gone(evicted, Rejection::NotLoaded);
         }
         self.workspace = self.workspace.max(ran.observed.peak.min(step.lease.ceiling));
-        let runs = if step.purpose == Purpose::Probe { PROBE_RUNS } else { 1 };
-        let took = Micros::new(ran.observed.time.get() * u64::from(runs));
+        let took = ran.observed.time;
         self.running = Some((step, ran));
         self.device_free = self.device_free.max(self.now) + took;
         self.at(self.device_free, Event::StepDone);

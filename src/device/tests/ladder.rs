@@ -1,6 +1,5 @@
 //! The ladder: shortfalls, from a trim to a refusal.
 
-use std::num::NonZeroU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::drill::Drill;
@@ -73,8 +72,8 @@ fn a_measurement_that_does_not_fit_ends_without_help() {
     let model = ModelId::new(820_007);
     bench.load(model, settings());
     bench.room.store(10, Relaxed);
-    let runs = Runs::Measure { discarded: 1, kept: NonZeroU32::MIN };
-    let ran = bench.run(Run { runs, ..serve(model, rows(4, 4), Bytes::kib(256)) });
+    let purpose = RunPurpose::Measure;
+    let ran = bench.run(Run { purpose, ..serve(model, rows(4, 4), Bytes::kib(256)) });
     assert_eq!((ran.observed.outcome, ran.observed.rungs), (Outcome::OutOfMemory, Rungs::default()));
 }
 

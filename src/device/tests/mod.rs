@@ -84,7 +84,15 @@ fn expected(row: u32, length: usize) -> Vec<f32> {
 }
 
 fn serve(model: ModelId, batch: Batch, predicted: Bytes) -> Run {
-    Run { step: StepId::new(7), model, batch, predicted, ceiling: predicted, runs: Runs::Serve, evictable: Vec::new() }
+    Run {
+        step: StepId::new(7),
+        model,
+        batch,
+        predicted,
+        ceiling: predicted,
+        purpose: RunPurpose::Serve,
+        evictable: Vec::new(),
+    }
 }
 
 fn settings() -> DrillSettings {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use crate::device::profile_store::ProfileFacts;
 use crate::device::statistics::{DeviceSnapshot, Use, WorkspaceUse};
 use crate::device::{
-    Device, Executor, Loaded, Order, Ran, Released, Report, RowFailure, Run, Runs, Shortfall, Stopped,
+    Device, Executor, Loaded, Order, Ran, Released, Report, RowFailure, Run, RunPurpose, Shortfall, Stopped,
 };
 use crate::memory::{Axes, Observed, Outcome, Reading, Rungs, Slack};
 use crate::model::{Batch, Fault};
@@ -57,6 +57,7 @@ pub(super) struct Machine {
     pub(super) token_bytes: Bytes,
     /// Rows of requests that were run, by the step: the first id of each.
     pub(super) ran: Vec<(ModelId, Vec<u32>)>,
+    /// Runs of probes.
     pub(super) probes: usize,
     pub(super) loads: Vec<ModelId>,
     pub(super) unloads: Vec<ModelId>,
@@ -130,7 +131,7 @@ impl Machine {
     }
 
     fn run(&mut self, run: Run) -> (Micros, Vec<Report>) {
-        let Run { step, model, batch: Batch::Tokens(rows), runs, evictable, .. } = run;
+        let Run { step, model, batch: Batch::Tokens(rows), purpose, evictable, .. } = run;
         assert!(self.held.contains_key(&model), "{model} runs without being loaded");
         let tokens: u64 = rows.iter().map(|row| row.ids.len() as u64).sum();
         let mut observed = Observed {
@@ -143,7 +144,7 @@ impl Machine {
         let resident = self.held[&model];
         let ran =
             |rows, observed: Observed| Report::Ran(Ran { step, model, rows, observed, busy: observed.time, resident });
-        if let Runs::Measure { .. } = runs {
+        if purpose == RunPurpose::Measure {
             self.probes += 1;
             return (observed.time, vec![ran(Vec::new(), observed)]);
         }

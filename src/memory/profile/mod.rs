@@ -18,7 +18,7 @@ mod property_tests;
 use std::collections::BTreeMap;
 
 pub use inverse::{Largest, LargestBound};
-pub use survey::{PROBE_RUNS, Probe};
+pub use survey::{PROBE_RUNS, Probe, ProbeRuns};
 pub use table::{Role, Table, TableError, TableLine};
 
 use self::grid::{Column, Rank};
@@ -48,14 +48,14 @@ impl Slack {
     }
 }
 
-/// The result of a probe: its kept runs taken together.
+/// The result of a probe: its kept runs taken together, see [`ProbeRuns`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// The shape that was run.
     pub shape: Shape,
     /// Largest peak workspace of the kept runs.
     pub peak: Bytes,
-    /// Time of one run on the device, of the least disturbed one.
+    /// Time on the device of the least disturbed run.
     pub time: Micros,
 }
 

@@ -11,13 +11,17 @@
 use std::cmp::Reverse;
 
 use super::grid::{Column, Rank, last_batch};
-use super::{Place, Point, Profile};
+use super::{Measured, Place, Point, Profile};
 use crate::memory::{Shape, ShapeKind};
 use crate::units::{Bytes, Micros};
 
-/// Runs of a probe. The first warms caches and lazily made state and is thrown away; of the others the largest peak
-/// and the shortest time are kept.
+/// Runs of a probe, each a step of its own, so that whoever comes meanwhile waits for one of them only. The first warms
+/// caches and lazily made state and is thrown away; of the others the largest peak and the shortest time are kept.
 pub const PROBE_RUNS: u32 = 3;
+
+/// A larger batch is not measured if one run of it is likely to take longer: no caller should wait so long for others,
+/// and whatever a device gains by batching it has gained long before.
+const STEP_TIME_MAX: Micros = Micros::millis(500);
 
 /// A doubling of the batch that gains less than this factor of throughput is the last one.
 const GAIN_MIN: f64 = 1.05;
@@ -35,8 +39,34 @@ pub struct Probe {
     pub bound: Bytes,
     /// Upper estimate of the time of one run, by the same argument; zero for the first probe.
     pub expected: Micros,
-    /// Times that it is to be run; the first result is thrown away.
-    pub runs: u32,
+}
+
+/// The runs of one probe, as they come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ProbeRuns {
+    shape: Option<Shape>,
+    done: u32,
+    peak: Bytes,
+    time: Micros,
+}
+
+impl ProbeRuns {
+    /// Takes in one run and returns the result of the last one. Runs of another shape start over.
+    pub fn add(&mut self, shape: Shape, peak: Bytes, time: Micros) -> Option<Measured> {
+        if self.shape != Some(shape) {
+            *self = ProbeRuns { shape: Some(shape), done: 0, peak: Bytes::ZERO, time: Micros::MAX };
+        }
+        if self.done > 0 {
+            self.peak = self.peak.max(peak);
+            self.time = self.time.min(time);
+        }
+        self.done += 1;
+        if self.done < PROBE_RUNS {
+            return None;
+        }
+        let ProbeRuns { peak, time, .. } = std::mem::take(self);
+        Some(Measured { shape, peak, time })
+    }
 }
 
 /// The places of the grid whose turn could be now, the most useful first: each stands on a smaller one that is
@@ -116,6 +146,9 @@ fn wanted(profile: &Profile, column: &Column, fresh: &[(u32, Point)], batch: u32
     {
         return true;
     }
+    if point.time.scale(f64::from(batch) / f64::from(last)) > STEP_TIME_MAX {
+        return false;
+    }
     // Compared with at most half the batch: the two sides of a switch are neighbours and say nothing about doubling.
     match fresh.iter().rev().find(|(other, _)| u64::from(*other) * 2 <= u64::from(last)) {
         Some(&(half, before)) => {
@@ -135,12 +168,7 @@ fn probe(profile: &Profile, (extent, batch): Place) -> Probe {
     let peaks = profile.points.iter().map(|(place, point)| point.peak.scale(scale(place)));
     let bound = peaks.min().map_or(profile.slack.granule, |peak| profile.slack.on(peak.get()));
     let expected = profile.points.iter().map(|(place, point)| point.time.scale(scale(place))).min();
-    Probe {
-        shape: profile.axes.kind.at(batch, extent),
-        bound,
-        expected: expected.unwrap_or(Micros::ZERO),
-        runs: PROBE_RUNS,
-    }
+    Probe { shape: profile.axes.kind.at(batch, extent), bound, expected: expected.unwrap_or(Micros::ZERO) }
 }
 
 fn is_fresh(profile: &Profile, place: Place) -> bool {

@@ -48,7 +48,7 @@ fn the_survey_is_cheap_and_useful_first() {
     let mut profile = Profile::new(axes(), Slack::CPU);
     assert_eq!(profile.state(), ProfileState::Empty);
     let first = profile.next_probe(Bytes::MAX).unwrap();
-    assert_eq!((first.shape, first.expected, first.runs), (shape(1, 16), Micros::ZERO, PROBE_RUNS));
+    assert_eq!((first.shape, first.expected), (shape(1, 16), Micros::ZERO));
     assert_eq!(first.bound, Slack::CPU.granule, "nothing is known yet");
     let shapes = survey(&mut profile, Bytes::MAX, measure);
     // All rows, then the extents between, then batches by tokens: 2 x 32 before 4 x 23.
@@ -71,6 +71,36 @@ fn batches_end_where_a_doubling_gains_nothing() {
     assert_eq!([16, 23, 32, 45, 64].map(|extent| reach(extent).batch), [4, 4, 2, 2, 2]);
     assert_eq!(reach(64).bound, LargestBound::Envelope);
     assert_eq!(profile.knee(64), Some(1));
+}
+
+#[test]
+fn batches_end_where_a_step_would_hold_up_the_others() {
+    let reach = |step: u64| {
+        let mut profile = Profile::new(axes(), Slack::CPU);
+        // Each doubling pays, and no step takes less than `step`.
+        let slow = |shape: Shape| Measured { time: Micros::millis(step + shape.tokens() / 64), ..measure(shape) };
+        survey(&mut profile, Bytes::MAX, slow);
+        [16, 64].map(|extent| profile.largest_batch(extent, Bytes::MAX, Micros::MAX).unwrap().batch)
+    };
+    assert_eq!(reach(60), [8, 8]);
+    // Two rows of 64 would be likely to take 501 ms; as many tokens as the longest row has are measured all the same.
+    assert_eq!(reach(250), [4, 1]);
+}
+
+#[test]
+fn a_probe_is_the_worst_peak_and_the_best_time_of_its_runs_but_the_first() {
+    let mut runs = ProbeRuns::default();
+    let mut add = |extent, peak, time| runs.add(shape(1, extent), Bytes::mib(peak), Micros::millis(time));
+    assert_eq!(add(16, 90, 1), None);
+    assert_eq!(add(16, 10, 7), None);
+    // Another shape starts over.
+    assert_eq!(add(32, 80, 2), None);
+    assert_eq!(add(32, 11, 9), None);
+    let measured = Measured { shape: shape(1, 32), peak: Bytes::mib(12), time: Micros::millis(8) };
+    assert_eq!(add(32, 12, 8), Some(measured));
+    assert_eq!(add(32, 1, 1), None);
+    assert_eq!(add(32, 2, 3), None);
+    assert_eq!(add(32, 1, 4).map(|measured| measured.peak), Some(Bytes::mib(2)));
 }
 
 #[test]
