@@ -24,7 +24,7 @@ def test_an_answer_tells_how_it_was_served(plimsoll):
     assert 1 <= len(metadata.steps) <= 2
     for step in metadata.steps:
         assert step.reason != plimsoll.messages.BATCH_REASON_UNSPECIFIED
-        assert step.batch_rows >= 1 and step.padded_length >= 3
+        assert step.batch_rows >= 1 and step.longest >= 3 and step.computed_tokens >= step.longest
         assert 0 < step.true_peak_bytes <= step.lease_ceiling_bytes
         assert 0 < step.predicted_peak_bytes <= step.lease_ceiling_bytes <= step.headroom_bytes
 

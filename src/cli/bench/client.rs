@@ -114,8 +114,8 @@ pub(super) struct SeenStep {
     pub id: u64,
     /// Rows of all callers.
     pub rows: u32,
-    /// What every row was padded to.
-    pub padded_length: u32,
+    /// Tokens computed, padding included.
+    pub computed_tokens: u64,
     /// Which bound decided the size.
     pub reason: &'static str,
     /// Workspace in bytes that the profile foretold.

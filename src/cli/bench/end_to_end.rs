@@ -56,13 +56,14 @@ impl Fake {
         let step = wire::StepFacts {
             step_id: call / 2,
             batch_rows: 2 * rows as u32,
-            padded_length: 16,
+            longest: 16,
             reason: wire::BatchReason::Queue.into(),
             predicted_peak_bytes: 2_000,
             true_peak_bytes: 1_000,
             lease_ceiling_bytes: 4_000,
             compute_us: self.0.step.as_micros() as u64,
             headroom_bytes: 8_000,
+            computed_tokens: 32 * rows as u64,
         };
         let metadata = wire::Metadata {
             model: model.to_owned(),

@@ -95,7 +95,7 @@ fn step(facts: &wire::StepFacts) -> SeenStep {
     SeenStep {
         id: facts.step_id,
         rows: facts.batch_rows,
-        padded_length: facts.padded_length,
+        computed_tokens: facts.computed_tokens,
         reason,
         predicted: facts.predicted_peak_bytes,
         peak: facts.true_peak_bytes,

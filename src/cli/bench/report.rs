@@ -237,7 +237,7 @@ pub(super) mod tests {
             let step = SeenStep {
                 id: call / 8 * 2 + model as u64, // four calls of a model share a step
                 rows: 4,
-                padded_length: 20,
+                computed_tokens: 80,
                 reason: if model == 0 { "queue" } else { "memory" },
                 predicted: 1 << 20,
                 peak: 1 << 19,

@@ -75,7 +75,7 @@ impl StepTotals {
         self.count += 1;
         self.rows += u64::from(step.rows);
         self.rows_max = self.rows_max.max(step.rows);
-        self.padded_tokens += u64::from(step.rows) * u64::from(step.padded_length);
+        self.padded_tokens += step.computed_tokens;
         self.compute_us += step.compute_us;
         *self.reasons.entry(step.reason).or_default() += 1;
         self.predicted_max = self.predicted_max.max(step.predicted);
@@ -113,7 +113,16 @@ mod tests {
     use super::*;
 
     fn step(id: u64, rows: u32, reason: &'static str) -> SeenStep {
-        SeenStep { id, rows, padded_length: 10, reason, predicted: 100, peak: 80, headroom: 1_000, compute_us: 50 }
+        SeenStep {
+            id,
+            rows,
+            computed_tokens: u64::from(rows) * 10,
+            reason,
+            predicted: 100,
+            peak: 80,
+            headroom: 1_000,
+            compute_us: 50,
+        }
     }
 
     #[test]

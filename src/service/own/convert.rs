@@ -87,13 +87,14 @@ fn step(facts: &StepFacts) -> wire::StepFacts {
     wire::StepFacts {
         step_id: facts.id.get(),
         batch_rows: facts.batch_rows,
-        padded_length: facts.padded_length,
+        longest: facts.longest,
         reason: reason(facts.reason).into(),
         predicted_peak_bytes: facts.predicted.get(),
         true_peak_bytes: facts.peak.get(),
         lease_ceiling_bytes: facts.ceiling.get(),
         compute_us: facts.compute.get(),
         headroom_bytes: facts.headroom.get(),
+        computed_tokens: facts.computed_tokens,
     }
 }
 

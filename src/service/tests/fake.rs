@@ -178,7 +178,8 @@ impl FakeEngine {
         let step = StepFacts {
             id: StepId::new(7),
             batch_rows: rows.len() as u32,
-            padded_length: submission.rows.iter().map(|row| row.ids.len() as u32).max().unwrap_or(0),
+            longest: submission.rows.iter().map(|row| row.ids.len() as u32).max().unwrap_or(0),
+            computed_tokens: submission.rows.iter().map(|row| row.ids.len() as u64).sum(),
             reason: Reason::Memory,
             predicted: Bytes::kib(100),
             peak: Bytes::kib(90),

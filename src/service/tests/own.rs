@@ -39,7 +39,7 @@ async fn embed_answers_in_order_with_how_it_was_served() {
     assert_eq!((told.request_id.as_str(), told.model.as_str(), told.tokens), ("mine", "embed", 7));
     assert_eq!((told.queue_us, told.compute_us), (200, 700));
     let step = &told.steps[0];
-    assert_eq!((step.step_id, step.batch_rows, step.padded_length), (7, 2, 4));
+    assert_eq!((step.step_id, step.batch_rows, step.longest), (7, 2, 4));
     assert_eq!(step.reason(), BatchReason::Memory);
     assert_eq!((step.predicted_peak_bytes, step.true_peak_bytes), (100 << 10, 90 << 10));
     assert_eq!((step.lease_ceiling_bytes, step.headroom_bytes), (120 << 10, 130 << 10));

@@ -237,7 +237,7 @@ fn step_point(at: Duration, step: &crate::cli::bench::client::SeenStep) -> StepP
         seen_s,
         began_s: seen_s - step.compute_us as f64 / 1e6,
         rows: step.rows,
-        padded_tokens: u64::from(step.rows) * u64::from(step.padded_length),
+        padded_tokens: step.computed_tokens,
         reason: step.reason,
         predicted_bytes: step.predicted,
         true_bytes: step.peak,
