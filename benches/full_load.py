@@ -1,23 +1,27 @@
 #!/usr/bin/env python3
-"""Two models at full load within a budget that binds: is it kept, who gets the device, does anything fail?
+"""Several models at full load within a budget that binds: is it kept, who gets the device, does anything fail?
 
-usage: full_load.py [--plimsoll BINARY] [--seconds S] [--models A,B] [--shares X,Y] [--keep FOLDER]
+usage: full_load.py [--plimsoll BINARY] [--seconds S] [--repository FOLDER] [--models A,B,..] [--shares X,Y,..]
+                    [--device cpu|cuda] [--keep FOLDER]
 
-The budget is the weights of both models, as a server without a budget measures them, and half of the larger workspace
-at a knee, as `plimsoll plan` says after `plimsoll profile` has measured both. Each model has its own closed loop of callers, so that both queues are always
-deeper than any batch; the answers of a sample are compared with undisturbed ones; the memory of the server is read from
-outside every 10 ms (/proc/PID/smaps_rollup). Steps and device time are those of the server's metrics over S seconds in
-which both queues were full. Printed, and judged by the exit code:
+The budget is the weights of all models, as a server without a budget measures them, and half of the largest workspace
+at a knee, as `plimsoll plan` says after `plimsoll profile` has measured them. Each model has its own closed loop of
+callers, so that every queue is always deeper than any batch; the answers of a sample are compared with undisturbed ones;
+the memory of the server is read from outside every 10 ms (on a CPU /proc/PID/smaps_rollup, on a card cuMemGetInfo of
+another process). Steps and device time are those of the server's metrics over S seconds in which all queues were full.
+Printed, and judged by the exit code:
 
     failed calls                       0
     steps with reason=memory           at least 30 % of all
     device time against the shares     within 10 % of each
-    peak memory over the idle server   at most the budget and 150 MiB (what the system's allocator holds back)
+    peak memory over the idle server   at most the budget and, on a CPU, 150 MiB (what the system's allocator holds back)
+    weights and the largest step       at least 90 % of the budget
 
-The idle server is this executable with the same models registered and none of them loaded. Models are folders of the
-repository `models/`; only Python's standard library is needed.
+The idle server is this executable with the same models registered and none of them loaded; on a card what it holds is
+the fixed part, of which the context is most. Only Python's standard library is needed.
 """
 import argparse
+import ctypes
 import json
 import os
 import re
@@ -27,6 +31,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
@@ -35,6 +40,7 @@ MIB = 1 << 20
 ALLOCATOR_CONSTANT = 150 * MIB
 MEMORY_REASON_MIN = 0.30
 SHARE_TOLERANCE = 0.10
+USED_MIN = 0.90
 REASONS = ("memory", "latency", "knee", "queue", "limit")
 # Seconds that both benches may take to ask for their undisturbed answers and to fill the queues.
 FILLING_MAX = 60
@@ -43,11 +49,13 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--plimsoll", default=os.path.join(HERE, "..", "target", "release", "plimsoll"))
 parser.add_argument("--seconds", type=float, default=60)
-parser.add_argument("--models", default="all-MiniLM-L6-v2,tiny-embed", help="two folders of models/")
+parser.add_argument("--repository", default=os.path.join(HERE, "..", "models"), help="folder of the models")
+parser.add_argument("--models", default="all-MiniLM-L6-v2,tiny-embed", help="folders of the repository")
 parser.add_argument("--shares", default="2,1")
 parser.add_argument("--callers", type=int, default=16, help="callers of each model")
 parser.add_argument("--rows", type=int, default=32, help="rows of a call")
 parser.add_argument("--lengths", default="encode", help="lengths of the rows, as in plimsoll bench")
+parser.add_argument("--device", default="cpu", help="cpu or cuda")
 parser.add_argument("--keep", help="keep repository, profiles, logs and reports in this folder")
 args = parser.parse_args()
 
@@ -65,8 +73,10 @@ def main():
 def run(folder):
     names = args.models.split(",")
     shares = [float(share) for share in args.shares.split(",")]
-    assert len(names) == len(shares) == 2, "two models and two shares"
+    assert len(names) == len(shares) >= 2, "as many shares as models, and at least two"
     options = ["--profile-dir", os.path.join(folder, "profiles")]
+    if args.device != "cpu":
+        options += ["--device", args.device]
     serving = write_repository(os.path.join(folder, "serving"), names, shares, "startup")
     idle = write_repository(os.path.join(folder, "idle"), names, shares, "manual")
 
@@ -87,21 +97,24 @@ def run(folder):
         print("one longest row alone needs more than half of the larger workspace at a knee: such rows will be refused")
     options += ["--memory-budget", str(budget)]
 
+    watch = Resident() if args.device == "cpu" else Card()
     with Server(folder, "idle", ["--models", idle, *options]) as server:
+        server.wait_live()
         time.sleep(1)
-        idle_pss = pss(server.process.pid)
+        idle_bytes = watch.now(server)
     with Server(folder, "serving", ["--models", serving, *options]) as server:
         server.wait_ready(names)
         time.sleep(1)
-        loaded_pss = pss(server.process.pid)
-        reports, window = load(server, folder, names)
-    return judge(names, shares, budget, idle_pss, loaded_pss, reports, window)
+        loaded_bytes = watch.now(server)
+        with watch.watching(server):
+            reports, window = load(server, folder, names)
+    return judge(names, shares, budget, sum(weights), (idle_bytes, loaded_bytes, watch), reports, window)
 
 
 def write_repository(folder, names, shares, load):
     """The models' own files, with this share and loaded in this way."""
     for name, share in zip(names, shares):
-        source = os.path.join(HERE, "..", "models", name)
+        source = os.path.join(args.repository, name)
         target = os.path.join(folder, name)
         shutil.copytree(source, target, dirs_exist_ok=True)
         path = os.path.join(target, "model.toml")
@@ -157,6 +170,14 @@ class Server:
             time.sleep(0.1)
         sys.exit(f"not ready within a minute: {open(self.log).read()}")
 
+    def wait_live(self):
+        """Until it answers for metrics, with its device started."""
+        for _ in range(600):
+            try:
+                return self.metrics()
+            except OSError:
+                time.sleep(0.1)
+        sys.exit(f"no metrics within a minute: {open(self.log).read()}")
 
     def metrics(self):
         """Every series and its value."""
@@ -191,15 +212,70 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def pss(pid):
-    for line in open(f"/proc/{pid}/smaps_rollup"):
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) << 10
-    raise ValueError("smaps_rollup has no Pss")
+class Watch:
+    """Memory from outside, every 10 ms on a thread of its own."""
+
+    allowance = 0
+    peak = samples = 0
+
+    def watching(self, server):
+        self.server, self.stop = server, threading.Event()
+        self.thread = threading.Thread(target=self.sample)
+        return self
+
+    def __enter__(self):
+        self.thread.start()
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+
+    def sample(self):
+        while not self.stop.wait(0.01):
+            self.peak = max(self.peak, self.now(self.server))
+            self.samples += 1
+
+
+class Resident(Watch):
+    """The memory of the server's process."""
+
+    allowance = ALLOCATOR_CONSTANT
+
+    def now(self, server):
+        for line in open(f"/proc/{server.process.pid}/smaps_rollup"):
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+        raise ValueError("smaps_rollup has no Pss")
+
+
+class Card(Watch):
+    """What the card has given out since this process has had its context: all of it to the server, on a card of its own."""
+
+    def __init__(self):
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        self.check(self.driver.cuInit(0))
+        self.check(self.driver.cuDeviceGet(ctypes.byref(device), 0))
+        self.check(self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+        self.context = context
+        self.before = self.used()
+
+    def check(self, status):
+        if status != 0:
+            sys.exit(f"the CUDA driver answers {status}")
+
+    def used(self):
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.check(self.driver.cuCtxSetCurrent(self.context))
+        self.check(self.driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+        return total.value - free.value
+
+    def now(self, _):
+        return self.used() - self.before
 
 
 def load(server, folder, names):
-    """A closed loop for each model at the same time; the first one's process also reads the server's memory."""
+    """A closed loop for each model, at the same time."""
     running = []
     length = args.seconds + FILLING_MAX
     for number, name in enumerate(names):
@@ -207,8 +283,6 @@ def load(server, folder, names):
         command = [args.plimsoll, "bench", "--address", f"127.0.0.1:{server.ports[0]}", "--model", name]
         command += ["--concurrency", str(args.callers), "--rows", str(args.rows), "--duration", f"{length}s"]
         command += ["--seed", str(number + 1), "--lengths", args.lengths, "--json", report]
-        if number == 0:
-            command += ["--smaps-pid", str(server.process.pid)]
         log = open(os.path.join(folder, f"{name}.bench.log"), "w")
         running.append((subprocess.Popen(command, stdout=log, stderr=log), report, log.name))
     before = server.when_full(names)
@@ -226,7 +300,7 @@ def load(server, folder, names):
     return reports, window
 
 
-def judge(names, shares, budget, idle_pss, loaded_pss, reports, window):
+def judge(names, shares, budget, weights, memory, reports, window):
     def of(metric, name, **labels):
         """Sum of the series of a model that have these labels."""
         wanted = [f'{key}="{value}"' for key, value in {"model": name, **labels}.items()]
@@ -238,8 +312,10 @@ def judge(names, shares, budget, idle_pss, loaded_pss, reports, window):
     device = [of("device_seconds_total", name, purpose="serve") for name in names]
     by_memory = sum(reason["memory"] for reason in reasons) / sum(steps)
     failed = sum(report["total"]["failed"] for report in reports)
-    over_idle = reports[0]["memory"]["max"]["pss_bytes"] - idle_pss
-    allowed = budget + ALLOCATOR_CONSTANT
+    idle_bytes, loaded_bytes, watch = memory
+    over_idle = watch.peak - idle_bytes
+    allowed = budget + watch.allowance
+    used = weights + max(report["models"][0]["steps"]["true_peak_bytes_max"] for report in reports)
     print(f"\n{'model':<20} {'rows/s':>8} {'calls':>7} {'failed':>7} {'checked':>8} {'steps':>7} {'rows/step':>10}  reasons")
     for name, report, count, reason in zip(names, reports, steps, reasons):
         total = report["total"]
@@ -253,9 +329,10 @@ def judge(names, shares, budget, idle_pss, loaded_pss, reports, window):
         wanted, found = share / sum(shares), seconds / sum(device)
         close = abs(found / wanted - 1) <= SHARE_TOLERANCE
         lines.append((f"device time of {name}", f"{found:.1%}, share {wanted:.1%}, off by {found / wanted - 1:+.1%}", close))
-    figure = f"{over_idle / MIB:.1f} MiB (at most {allowed / MIB:.1f}: budget {budget / MIB:.1f} and 150)"
+    figure = f"{over_idle / MIB:.1f} MiB (at most {allowed / MIB:.1f}, of which the budget is {budget / MIB:.1f})"
     lines.append(("peak over the idle server", figure, over_idle <= allowed))
-    print(f"\nidle {idle_pss / MIB:.1f} MiB, with models loaded {loaded_pss / MIB:.1f} MiB; {reports[0]['memory']['samples']} samples")
+    lines.append(("weights and the largest step", f"{used / budget:.1%} of the budget (at least {USED_MIN:.0%})", used >= USED_MIN * budget))
+    print(f"\nidle {idle_bytes / MIB:.1f} MiB, with models loaded {loaded_bytes / MIB:.1f} MiB; {watch.samples} samples")
     for what, found, good in lines:
         print(f"{'ok  ' if good else 'MISS'} {what}: {found}")
     return 0 if all(good for *_, good in lines) else 1
