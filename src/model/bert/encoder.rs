@@ -71,6 +71,8 @@ impl Bert {
         for (attention, feed_forward) in &self.layers {
             hidden = feed_forward.forward(attention.forward(hidden, rows, &work)?, &work)?;
         }
+        // The results take the place of what the layers needed: many short rows cost no more than few long ones.
+        drop(work);
         let pooled = |pooling: Pooling| match self.kernels {
             Kernels::Fused => pool(&hidden, rows, pooling),
             Kernels::Plain => pool_plain(&hidden, rows, pooling),
