@@ -107,6 +107,31 @@ fn one_jump_for_a_deadline() {
     ");
 }
 
+/// A deadline that is kept in the model's own turn leaves it its jump for the next one.
+#[test]
+fn a_deadline_kept_in_turn_costs_no_jump() {
+    let mut world = two_models([1.0, 3.0]);
+    for _ in 0..15 {
+        world.submit(request(ModelId::new(1), &[100]));
+    }
+    world.run_until(world.now + Micros::millis(1));
+    world.submit(Submission { within: Some(Micros::millis(24)), ..request(ModelId::new(0), &[500]) });
+    world.run_until(world.now + Micros::millis(23));
+    world.submit(Submission { within: Some(Micros::millis(9)), ..request(ModelId::new(0), &[10]) });
+    insta::assert_snapshot!(decisions(world), @r"
+    0 m1 2 x 100 limit: r0.0 r1.0
+    6944 m0 1 x 500 queue: r15.0
+    21770 m1 2 x 100 limit: r2.0 r3.0
+    28768 m0 1 x 10 queue: r16.0
+    30973 m1 2 x 100 limit: r4.0 r5.0
+    38236 m1 2 x 100 limit: r6.0 r7.0
+    45064 m1 2 x 100 limit: r8.0 r9.0
+    51887 m1 2 x 100 limit: r10.0 r11.0
+    58560 m1 2 x 100 limit: r12.0 r13.0
+    65418 m1 1 x 100 queue: r14.0
+    ");
+}
+
 /// A target latency and a deadline bound the batch by time; a model without either goes to the end of what is measured.
 #[test]
 fn latency() {
