@@ -2,10 +2,12 @@
 """Several models at full load within a budget that binds: is it kept, who gets the device, does anything fail?
 
 usage: full_load.py [--plimsoll BINARY] [--seconds S] [--repository FOLDER] [--models A,B,..] [--shares X,Y,..]
-                    [--device cpu|cuda] [--keep FOLDER]
+                    [--device cpu|cuda] [--step-tokens N] [--keep FOLDER]
 
 The budget is the weights of all models, as a server without a budget measures them, and half of the largest workspace
-at a knee, as `plimsoll plan` says after `plimsoll profile` has measured them. Each model has its own closed loop of
+at a knee, as `plimsoll plan` says after `plimsoll profile` has measured them. With --step-tokens the models have steps of
+so many tokens, and it is half of the workspace of the largest of those: on a CPU a batch gains nothing beyond one long
+row, so that half of the workspace at the knee would not hold that row. Each model has its own closed loop of
 callers, so that every queue is always deeper than any batch; the answers of a sample are compared with undisturbed ones;
 the memory of the server is read from outside every 10 ms (on a CPU /proc/PID/smaps_rollup, on a card cuMemGetInfo of
 another process). Steps and device time are those of the server's metrics over S seconds in which all queues were full.
@@ -56,6 +58,7 @@ parser.add_argument("--callers", type=int, default=16, help="callers of each mod
 parser.add_argument("--rows", type=int, default=32, help="rows of a call")
 parser.add_argument("--lengths", default="encode", help="lengths of the rows, as in plimsoll bench")
 parser.add_argument("--device", default="cpu", help="cpu or cuda")
+parser.add_argument("--step-tokens", type=int, help="tokens of the largest step; measured as a whole")
 parser.add_argument("--keep", help="keep repository, profiles, logs and reports in this folder")
 args = parser.parse_args()
 
@@ -88,6 +91,8 @@ def run(folder):
     plan = plimsoll("plan", "--models", serving, *options)
     print(plan)
     _, leasts, knees = zip(*(planned(plan, name) for name in names))
+    if args.step_tokens:
+        knees = [largest_step(folder, name) for name in names]
     # As measured: the plan's figure comes from the headers of the files.
     with Server(folder, "weights", ["--models", serving, *options]) as server:
         server.wait_ready(names)
@@ -119,8 +124,10 @@ def write_repository(folder, names, shares, load):
         shutil.copytree(source, target, dirs_exist_ok=True)
         path = os.path.join(target, "model.toml")
         lines = open(path, encoding="utf-8").read().splitlines()
-        kept = [line for line in lines if not re.match(r"(load|required|share|pinned)\s*=", line)]
+        kept = [line for line in lines if not re.match(r"(load|required|share|pinned|step_tokens_max)\s*=", line)]
         own = [f'load = "{load}"', "required = " + str(load == "startup").lower(), f"share = {share}"]
+        if args.step_tokens:
+            own.append(f"step_tokens_max = {args.step_tokens}")
         after = next(index for index, line in enumerate(kept) if line.startswith("schema")) + 1
         with open(path, "w", encoding="utf-8") as file:
             file.write("\n".join(kept[:after] + own + kept[after:]) + "\n")
@@ -140,6 +147,13 @@ def planned(plan, name):
     line = next(line for line in plan.splitlines() if line.startswith(name + " "))
     sizes = [int(float(number) * UNITS[unit]) for number, unit in re.findall(r"([\d.]+) (B|KiB|MiB|GiB)\b", line)]
     return sizes if len(sizes) == 3 else None
+
+
+def largest_step(folder, name):
+    """The largest workspace that the profile of a model holds."""
+    profiles = (json.load(open(entry.path)) for entry in os.scandir(os.path.join(folder, "profiles")))
+    own = (profile for profile in profiles if profile["model"] == name)
+    return max(point["peak_bytes"] for profile in own for point in profile["points"])
 
 
 class Server:
