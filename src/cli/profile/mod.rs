@@ -64,16 +64,16 @@ pub fn run(args: ProfileArgs) -> anyhow::Result<ExitCode> {
     set_compute_threads(threads)?;
     let (model, blueprint) = find(&args.name, &config, &environment)?;
 
-    let mut session = Session::start(&blueprint).with_context(|| format!("{} cannot be loaded", model.name))?;
+    let mut session = Session::start(blueprint).with_context(|| format!("{} cannot be loaded", model.name))?;
     let resident = session.resident();
     let mut out = io::stdout().lock();
     writeln!(out, "{} ({}) on {}: {resident} of weights\n", model.name, model.dtype, session.device_name())?;
 
-    let profile = measure(&mut session, &blueprint)?;
+    let profile = measure(&mut session)?;
     write_table(&mut out, &profile)?;
     if !args.no_save {
         let store = ProfileStore::new(config.profile_dir.clone());
-        let path = store.save(&model.name, &session.facts(&blueprint), &profile.table())?;
+        let path = store.save(&model.name, &session.facts(), &profile.table())?;
         writeln!(out, "\nkept in {}", path.display())?;
     }
     if let Some(path) = &args.svg {
@@ -109,8 +109,8 @@ fn find(name: &str, config: &ServerConfig, environment: &Environment) -> anyhow:
 }
 
 /// Runs the whole survey of a model.
-fn measure(session: &mut Session, blueprint: &Blueprint) -> anyhow::Result<Profile> {
-    let mut profile = Profile::new(blueprint.axes(), session.slack());
+fn measure(session: &mut Session) -> anyhow::Result<Profile> {
+    let mut profile = Profile::new(session.blueprint().axes(), session.slack());
     let bar = progress(0, "measuring");
     // A probe needs no leave here: nobody else is served by this process.
     while let Some(probe) = profile.next_probe(Bytes::MAX) {

@@ -17,6 +17,7 @@ const MODEL: ModelId = ModelId::new(0);
 
 /// A loaded model whose steps are measured one by one.
 pub(super) struct Session {
+    blueprint: Blueprint,
     device: CpuDevice,
     reports: Receiver<Report>,
     resident: Bytes,
@@ -25,7 +26,7 @@ pub(super) struct Session {
 
 impl Session {
     /// Starts the device and loads the model.
-    pub(super) fn start(blueprint: &Blueprint) -> anyhow::Result<Session> {
+    pub(super) fn start(blueprint: Blueprint) -> anyhow::Result<Session> {
         let (sender, reports) = channel();
         let take_in = move |report| {
             // The session is gone: nobody wants to know.
@@ -33,14 +34,15 @@ impl Session {
         };
         // Probes are run whatever else is on the machine: a peak does not depend on it.
         let device = CpuDevice::start(Readings::Off, Instant::now(), take_in)?;
-        let blueprint = blueprint.clone();
-        let loader = move |device: &candle_core::Device| blueprint.load(device).map_err(Into::into);
+        let blueprint = blueprint.for_device(device.form());
+        let loaded = blueprint.clone();
+        let loader = move |device: &candle_core::Device| loaded.load(device).map_err(Into::into);
         let loader: Box<dyn Loader> = Box::new(loader);
         device.send(Order::Load { model: MODEL, loader })?;
         match reports.recv()? {
             Report::Loaded { result, .. } => {
                 let resident = result.map_err(|fault| anyhow!("{fault}"))?.resident;
-                Ok(Session { device, reports, resident, next_step: 0 })
+                Ok(Session { blueprint, device, reports, resident, next_step: 0 })
             }
             other => bail!("the device answered a load with {other:?}"),
         }
@@ -58,9 +60,14 @@ impl Session {
         self.device.slack()
     }
 
-    pub(super) fn facts(&self, blueprint: &Blueprint) -> ProfileFacts {
-        let card = blueprint.card();
-        self.device.profile_facts(blueprint.content_key(), card.dtype.as_str(), card.length_max)
+    /// The model, for the session's device.
+    pub(super) fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
+    }
+
+    pub(super) fn facts(&self) -> ProfileFacts {
+        let card = self.blueprint.card();
+        self.device.profile_facts(self.blueprint.content_key(), card.dtype.as_str(), card.length_max)
     }
 
     /// Runs a step of this shape as a probe is run.

@@ -10,7 +10,7 @@ use crate::device::{
     Device, Executor, Loaded, Order, Ran, Released, Report, RowFailure, Run, Runs, Shortfall, Stopped,
 };
 use crate::memory::{Axes, Observed, Outcome, Reading, Rungs, Slack};
-use crate::model::{Batch, Fault};
+use crate::model::{Batch, DeviceForm, Fault};
 use crate::units::{Bytes, Micros, ModelId, Timestamp};
 
 /// What the next step for requests, or the next load, meets.
@@ -198,6 +198,10 @@ impl Executor for FakeDevice {
 impl Device for FakeDevice {
     fn name(&self) -> String {
         "machine".to_owned()
+    }
+
+    fn form(&self) -> DeviceForm {
+        DeviceForm::Cpu
     }
 
     fn reading(&self, now: Timestamp) -> io::Result<Reading> {
