@@ -83,4 +83,6 @@ pub enum Runs {
         /// Runs that do.
         kept: NonZeroU32,
     },
+    /// To see where its memory goes: once to warm up, once recorded. Otherwise as a measured step.
+    Trace,
 }

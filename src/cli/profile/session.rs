@@ -8,7 +8,8 @@ use anyhow::{Context, anyhow, bail};
 
 use crate::device::cpu::CpuDevice;
 use crate::device::profile_store::ProfileFacts;
-use crate::device::{Device, Executor, Loader, Order, Report, Run, Runs};
+use crate::device::trace::Trace;
+use crate::device::{Device, Executor, Loader, Order, Ran, Report, Run, Runs};
 use crate::memory::{Measured, Outcome, PROBE_RUNS, Readings, Shape, Slack};
 use crate::model::{Batch, Blueprint};
 use crate::units::{Bytes, ModelId, StepId};
@@ -72,22 +73,32 @@ impl Session {
 
     /// Runs a step of this shape as a probe is run.
     pub(super) fn measure(&mut self, shape: Shape) -> anyhow::Result<Measured> {
+        let kept = NonZeroU32::new(PROBE_RUNS - 1).context("a probe has more than one run")?;
+        let ran = self.run(shape, Runs::Measure { discarded: 1, kept })?;
+        Ok(Measured { shape, peak: ran.observed.peak, time: ran.observed.time })
+    }
+
+    /// Where the memory of a step of this shape goes, and its peak as it is measured.
+    pub(super) fn trace(&mut self, shape: Shape) -> anyhow::Result<(Trace, Bytes)> {
+        let ran = self.run(shape, Runs::Trace)?;
+        let recording = ran.recording.context("this device does not record what a step allocates")?;
+        Ok((Trace::of(&recording), ran.observed.peak))
+    }
+
+    fn run(&mut self, shape: Shape, runs: Runs) -> anyhow::Result<Ran> {
         let step = StepId::new(self.next_step);
         self.next_step += 1;
-        let kept = NonZeroU32::new(PROBE_RUNS - 1).context("a probe has more than one run")?;
         self.device.send(Order::Run(Run {
             step,
             model: MODEL,
             batch: Batch::made_up(shape),
             predicted: Bytes::ZERO,
             ceiling: Bytes::MAX,
-            runs: Runs::Measure { discarded: 1, kept },
+            runs,
             evictable: Vec::new(),
         }))?;
         match self.reports.recv()? {
-            Report::Ran(ran) if ran.observed.outcome == Outcome::Done => {
-                Ok(Measured { shape, peak: ran.observed.peak, time: ran.observed.time })
-            }
+            Report::Ran(ran) if ran.observed.outcome == Outcome::Done => Ok(ran),
             Report::Ran(ran) => bail!("a step of {shape} failed: {:?}", ran.observed.outcome),
             other => bail!("the device answered a step with {other:?}"),
         }

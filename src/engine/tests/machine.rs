@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::device::profile_store::ProfileFacts;
 use crate::device::statistics::{DeviceSnapshot, Use, WorkspaceUse};
+use crate::device::trace::Recording;
 use crate::device::{
     Device, Executor, Loaded, Order, Ran, Released, Report, RowFailure, Run, Runs, Shortfall, Stopped,
 };
@@ -58,6 +59,7 @@ pub(super) struct Machine {
     /// Rows of requests that were run, by the step: the first id of each.
     pub(super) ran: Vec<(ModelId, Vec<u32>)>,
     pub(super) probes: usize,
+    pub(super) traces: usize,
     pub(super) loads: Vec<ModelId>,
     pub(super) unloads: Vec<ModelId>,
 }
@@ -80,6 +82,7 @@ impl Machine {
             token_bytes: Bytes::kib(4),
             ran: Vec::new(),
             probes: 0,
+            traces: 0,
             loads: Vec::new(),
             unloads: Vec::new(),
         }
@@ -141,11 +144,20 @@ impl Machine {
         };
         self.cached = self.cached.max(observed.peak);
         let resident = self.held[&model];
-        let ran =
-            |rows, observed: Observed| Report::Ran(Ran { step, model, rows, observed, busy: observed.time, resident });
-        if let Runs::Measure { .. } = runs {
-            self.probes += 1;
-            return (observed.time, vec![ran(Vec::new(), observed)]);
+        let recording = (runs == Runs::Trace).then(Recording::default);
+        let ran = |rows, observed: Observed| {
+            Report::Ran(Ran { step, model, rows, observed, busy: observed.time, resident, recording })
+        };
+        match runs {
+            Runs::Measure { .. } => {
+                self.probes += 1;
+                return (observed.time, vec![ran(Vec::new(), observed)]);
+            }
+            Runs::Trace => {
+                self.traces += 1;
+                return (observed.time, vec![ran(Vec::new(), observed)]);
+            }
+            Runs::Serve => {}
         }
         self.ran.push((model, rows.iter().map(|row| row.ids[0]).collect()));
         let mut results: Vec<_> =
