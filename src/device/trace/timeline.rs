@@ -38,7 +38,9 @@ fn render(trace: &Trace, title: &str) -> Result<String, Box<dyn std::error::Erro
         chart.draw_series(AreaSeries::new(steps, 0.0, BLUE.mix(0.15)).border_style(BLUE))?;
         chart.draw_series([Circle::new(peak, 4, RED.filled())])?;
         let style = ("sans-serif", 13).into_font().color(&RED);
-        chart.draw_series([Text::new(format!("{} at {:.2} ms", trace.peak, peak.0), peak, style)])?;
+        // At the left, above the curve: the peak itself may be at the right edge.
+        let place = (end * 0.02, peak.1 * 1.08);
+        chart.draw_series([Text::new(format!("peak: {} at {:.2} ms", trace.peak, peak.0), place, style)])?;
         root.present()?;
     }
     Ok(svg)
