@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 
+use super::trace::Recording;
 use super::{Hardware, Need, Resident, Shortfall, StepUse};
 use crate::memory::{Axes, Axis, ShapeKind};
 use crate::model::{Batch, Fault, Model, Output};
@@ -149,6 +150,14 @@ impl<H: Hardware> Hardware for Squeezed<H> {
             return Err(Shortfall { needed: need.predicted, available });
         }
         self.inner.step(model, need, body)
+    }
+
+    fn record_next(&mut self) {
+        self.inner.record_next();
+    }
+
+    fn recording(&mut self) -> Option<Recording> {
+        self.inner.recording()
     }
 
     fn trim(&mut self, keep: Bytes) -> Bytes {

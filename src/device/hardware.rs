@@ -1,6 +1,7 @@
 //! What the device's thread needs of a device. The CPU implements it; CUDA does next.
 
 use super::Shortfall;
+use super::trace::Recording;
 use crate::model::Fault;
 use crate::units::{Bytes, ModelId};
 
@@ -38,6 +39,15 @@ pub trait Hardware {
         need: Need,
         body: impl FnOnce() -> R,
     ) -> Result<(R, StepUse), Shortfall>;
+
+    /// Has the blocks of the next step recorded, where the device can do that.
+    fn record_next(&mut self) {}
+
+    /// What was recorded of the last step; `None` if [`Hardware::record_next`] was not called before it, or the device
+    /// records nothing.
+    fn recording(&mut self) -> Option<Recording> {
+        None
+    }
 
     /// Waits for the device, then returns cached workspace to the system until `keep` bytes are cached. Returns the
     /// bytes returned.

@@ -11,6 +11,7 @@ mod step;
 mod hardware;
 mod scope;
 pub mod statistics;
+pub mod trace;
 pub mod cpu;
 pub mod profile_store;
 pub mod drill;

@@ -77,4 +77,6 @@ pub enum RunPurpose {
     /// To measure its shape; the results are thrown away. On a shortfall it ends: half a batch would measure another
     /// shape.
     Measure,
+    /// To see where its memory goes: once to warm up, once recorded. Otherwise as a measured step.
+    Trace,
 }

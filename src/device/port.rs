@@ -6,12 +6,16 @@ use super::Executor;
 use super::profile_store::ProfileFacts;
 use super::statistics::DeviceSnapshot;
 use crate::memory::{Reading, Slack};
+use crate::model::DeviceForm;
 use crate::units::Timestamp;
 
 /// One device. Dropping it unloads every model and ends its thread.
 pub trait Device: Executor {
     /// What people call it.
     fn name(&self) -> String;
+
+    /// What kind of device it is: blueprints are made for it before anything else is asked of them.
+    fn form(&self) -> DeviceForm;
 
     /// What is free now.
     ///

@@ -1,5 +1,6 @@
 //! What a device's thread tells the engine.
 
+use super::trace::Recording;
 use crate::memory::{Axes, Observed};
 use crate::model::Fault;
 use crate::units::{Bytes, Micros, ModelId, StepId};
@@ -79,6 +80,8 @@ pub struct Ran {
     /// What the model holds now: its weights, and what its steps have left behind (matrices that are packed at their
     /// first use, scratch of libraries). It grows with the first steps and then stands.
     pub resident: Bytes,
+    /// The blocks of a step that was run for its trace; `None` if it failed, or its device records nothing.
+    pub recording: Option<Recording>,
 }
 
 /// Why a row has no result. Only rows that it concerns have one: their neighbours in the batch are answered.

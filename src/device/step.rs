@@ -7,9 +7,11 @@ use std::time::Instant;
 
 use super::executor::{Tenant, panic_text, unload};
 use super::statistics::Statistics;
+use super::trace::Recording;
 use super::{Hardware, Need, Ran, Released, RowFailure, Run, RunPurpose, Shortfall, StepUse};
 use crate::memory::{Evictable, Ladder, Observed, Outcome, Rung, Rungs};
 use crate::model::{Batch, Fault, Model, Output};
+use crate::ops::label;
 use crate::units::{Bytes, Micros, ModelId};
 
 type RowResult = Result<Vec<f32>, RowFailure>;
@@ -26,6 +28,7 @@ struct Summary {
     rows: Vec<RowResult>,
     observed: Observed,
     evicted: Vec<Released>,
+    recording: Option<Recording>,
 }
 
 impl<H: Hardware> StepRunner<'_, H> {
@@ -34,12 +37,14 @@ impl<H: Hardware> StepRunner<'_, H> {
         let started = Instant::now();
         let Run { step, model, batch, predicted, ceiling, purpose, evictable } = run;
         let need = Need { predicted, ceiling };
-        let Summary { rows, observed, evicted } = match purpose {
+        let Summary { rows, observed, evicted, recording } = match purpose {
             RunPurpose::Serve => self.serve(model, batch, need, evictable),
             RunPurpose::Measure => self.measure(model, &batch, need),
+            RunPurpose::Trace => self.trace(model, &batch, need),
         };
         let resident = self.models.get(&model).map_or(Bytes::ZERO, |own| self.hardware.resident(&own.account).total());
-        let ran = Ran { step, model, rows, observed, busy: Micros::from(started.elapsed()), resident };
+        let busy = Micros::from(started.elapsed());
+        let ran = Ran { step, model, rows, observed, busy, resident, recording };
         self.statistics.ran(&ran, ceiling);
         (ran, evicted)
     }
@@ -93,7 +98,7 @@ impl<H: Hardware> StepRunner<'_, H> {
         }
         let observed =
             Observed { peak, time: Micros::from(started.elapsed()), rungs: ladder.used(), outcome: outcome(&rows) };
-        Summary { rows, observed, evicted }
+        Summary { rows, observed, evicted, recording: None }
     }
 
     /// Runs a batch for its peak and time; the rows are kept only if one of them faulted.
@@ -107,7 +112,18 @@ impl<H: Hardware> StepRunner<'_, H> {
             Err(_) => (Vec::new(), Bytes::ZERO, Outcome::OutOfMemory),
         };
         let observed = Observed { peak, time: Micros::from(started.elapsed()), rungs: Rungs::default(), outcome };
-        Summary { rows, observed, evicted: Vec::new() }
+        Summary { rows, observed, evicted: Vec::new(), recording: None }
+    }
+
+    /// Runs a batch twice and records the second run: what a first one leaves behind is no step's workspace.
+    fn trace(&mut self, model: ModelId, batch: &Batch, need: Need) -> Summary {
+        let first = self.measure(model, batch, need);
+        if first.observed.outcome != Outcome::Done {
+            return first;
+        }
+        self.hardware.record_next();
+        let recorded = label::traced(|| self.measure(model, batch, need));
+        Summary { recording: self.hardware.recording(), ..recorded }
     }
 
     /// One forward pass of some rows, of which the first is row `first` of the step.

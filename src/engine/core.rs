@@ -17,6 +17,7 @@ use super::publish::Published;
 use super::rig::Rig;
 use super::status::ModelState;
 use super::submission::Submission;
+use super::traces::Traces;
 use crate::admission::Rejection;
 use crate::memory::{Budget, BudgetChange, Ledger, Reading, RowFacts, ShapeKind};
 use crate::model::TokenRow;
@@ -43,6 +44,7 @@ pub(super) struct Core {
     pub(super) models: Vec<Lifecycle>,
     pub(super) loads: Loads,
     pub(super) load_rules: LoadRules,
+    pub(super) traces: Traces,
     /// The device is lost: nothing more is run, and the process has to end.
     pub(super) poisoned: bool,
     /// Who waits for the drain to end; `None` while the server admits requests.
@@ -70,6 +72,7 @@ impl Core {
             models,
             loads: Loads::default(),
             load_rules,
+            traces: Traces::default(),
             poisoned: false,
             drainers: None,
             published: Published::default(),
@@ -114,6 +117,7 @@ impl Core {
                 let reading = self.rig.reading(now);
                 let _ = reply.send(self.plan(&models, budget, &reading));
             }
+            Message::Trace { model, rows, length, reply } => self.want_trace(model, rows, length, reply),
             Message::Drain { reply } => self.drain(now, reply),
             Message::DeviceEnded => self.device_ended(now),
             Message::Stop => self.stop(now),

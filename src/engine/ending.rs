@@ -45,6 +45,7 @@ impl Core {
     pub(super) fn abandon(&mut self, now: Timestamp) {
         self.reject_all(now);
         self.loads.clear();
+        self.drop_traces();
         for life in &mut self.models {
             life.tell_load_waiters(&Err(Failure::Rejected(Rejection::Draining)));
             for waiter in life.unload_waiters.drain(..) {
@@ -56,6 +57,7 @@ impl Core {
     /// Answers what is left. The thread ends, and with it the device.
     pub(super) fn stop(&mut self, now: Timestamp) {
         self.stopped = true;
+        self.drop_traces();
         self.reject_all(now);
     }
 

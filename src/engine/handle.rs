@@ -15,6 +15,7 @@ use super::memory_view::{MemorySnapshot, PlanError};
 use super::registry::{Registered, Registry};
 use super::status::{Board, ModelStatus};
 use super::submission::Submission;
+use super::traces::{MemoryTrace, TraceError};
 use crate::admission::{QueueLimit, Rejection};
 use crate::memory::{Budget, BudgetChange, FitPlan};
 use crate::units::{Bytes, Micros, ModelId, RequestId};
@@ -169,6 +170,19 @@ impl EngineHandle {
         budget: Option<Bytes>,
     ) -> Result<Result<FitPlan, PlanError>, Failure> {
         Ok(self.ask(|reply| Message::Plan { models, budget, reply }).await?)
+    }
+
+    /// Where the memory of a step of so many rows of this length goes: runs one between the steps for requests.
+    ///
+    /// # Errors
+    /// The outer one if the server goes down; the inner one says why there is no trace.
+    pub async fn trace(
+        &self,
+        model: ModelId,
+        rows: u32,
+        length: u32,
+    ) -> Result<Result<MemoryTrace, TraceError>, Failure> {
+        Ok(self.ask(|reply| Message::Trace { model, rows, length, reply }).await?)
     }
 
     /// Stops admitting and waits until every accepted request is answered. Health says so first.

@@ -6,6 +6,7 @@ use super::answer::{Answer, Failure};
 use super::control::{BudgetError, Released};
 use super::memory_view::{MemorySnapshot, PlanError};
 use super::submission::Submission;
+use super::traces::{MemoryTrace, TraceError};
 use crate::device::Report;
 use crate::memory::{Budget, BudgetChange, FitPlan};
 use crate::units::{Bytes, ModelId, RequestId, Timestamp};
@@ -54,6 +55,12 @@ pub(super) enum Message {
         models: Vec<ModelId>,
         budget: Option<Bytes>,
         reply: Reply<Result<FitPlan, PlanError>>,
+    },
+    Trace {
+        model: ModelId,
+        rows: u32,
+        length: u32,
+        reply: Reply<Result<MemoryTrace, TraceError>>,
     },
     /// Stop admitting; answer when every accepted request is answered.
     Drain {

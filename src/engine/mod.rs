@@ -2,7 +2,7 @@
 //!
 //! Callers hold an [`EngineHandle`]; everything they ask for goes through one inbox to one thread, which owns the
 //! scheduler, the ledger and every request that is not answered (`core`). Steps go out and come back in `steps`, models
-//! come and go in `lives`, one load at a time (`loads`); `publish` shows it all, `ending` ends it. The device, the stored profiles and the metrics are reached through `rig`.
+//! come and go in `lives`, one load at a time (`loads`); `traces` shows where a step's memory goes; `publish` shows it all, `ending` ends it. The device, the stored profiles and the metrics are reached through `rig`.
 
 mod submission;
 mod answer;
@@ -16,6 +16,7 @@ mod start;
 mod inbox;
 mod core;
 mod steps;
+mod traces;
 mod lives;
 mod loads;
 mod lifecycle;
@@ -39,3 +40,6 @@ pub use registry::{Definition, Registered};
 pub use start::{Engine, EngineError, EngineSettings, Offer};
 pub use status::{ModelState, ModelStatus, Statistics, Tally};
 pub use submission::Submission;
+pub use traces::{MemoryTrace, TraceError};
+
+pub use crate::device::trace::{Holder as TraceHolder, Moment as TraceMoment, Trace};

@@ -7,11 +7,11 @@ use crossbeam_channel::{Sender, bounded};
 use crate::device::profile_store::{ProfileFacts, ProfileStore};
 use crate::device::statistics::DeviceSnapshot;
 use crate::device::{Device, Loader, Order, Run, RunPurpose};
-use crate::memory::{Profile, Reading, Slack, Table};
+use crate::memory::{Lease, Profile, Reading, Slack, Table};
 use crate::model::{Batch, Blueprint};
 use crate::scheduler::{Purpose, Step};
 use crate::telemetry::{DeviceMetrics, ModelMetrics};
-use crate::units::{Bytes, Micros, ModelId, Timestamp};
+use crate::units::{Bytes, Micros, ModelId, StepId, Timestamp};
 
 /// A reading this young is as good as a new one for deciding whether a request may wait.
 const FRESH: Micros = Micros::millis(2);
@@ -96,6 +96,13 @@ impl Rig {
         };
         let (predicted, ceiling) = (step.lease.predicted, step.lease.ceiling);
         self.order(Order::Run(Run { step: step.id, model: step.model, batch, predicted, ceiling, purpose, evictable }));
+    }
+
+    /// Sends made-up rows of which the blocks are recorded. Answered by `Report::Ran`.
+    pub(super) fn trace(&self, step: StepId, lease: &Lease, batch: Batch) {
+        let (model, predicted, ceiling) = (lease.model, lease.predicted, lease.ceiling);
+        let evictable = Vec::new();
+        self.order(Order::Run(Run { step, model, batch, predicted, ceiling, purpose: RunPurpose::Trace, evictable }));
     }
 
     /// Sends a load. Answered by `Report::Loaded`.

@@ -55,7 +55,7 @@ pub struct Offer {
     pub name: String,
     /// The server is not ready without it.
     pub required: bool,
-    /// Its configuration and what its files say; `Err` holds the reason why it is broken.
+    /// Its configuration and what its files say, for any kind of device; `Err` holds the reason why it is broken.
     pub model: Result<(ModelConfig, Blueprint), String>,
 }
 
@@ -175,8 +175,10 @@ pub(super) fn assemble(
         lives: Vec::new(),
     };
     opening.ledger.set_trim_policy(settings.trim);
+    let form = device.form();
     for offer in offers {
-        opening.register(&settings, books.available(), offer)?;
+        let model = offer.model.map(|(config, blueprint)| (config, blueprint.for_device(form)));
+        opening.register(&settings, books.available(), Offer { model, ..offer })?;
     }
     let Opening { registry, scheduler, ledger, statuses, lives } = opening;
     let model_metrics = registry.iter().map(|model| metrics.model(&model.name)).collect();

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use super::answer::{Failure, StepFacts};
 use super::core::Core;
 use super::errand::Errand;
+use super::traces::TRACED_STEP;
 use crate::admission::Rejection;
 use crate::device::{Ran, Report, RowFailure, Shortfall};
 use crate::memory::{Outcome, Reading};
 use crate::model::{Batch, Fault};
 use crate::scheduler::{Member, Purpose, Step, Work};
-use crate::units::Timestamp;
+use crate::units::{Bytes, ModelId, Timestamp};
 
 impl Core {
     /// Starts the next step, if the device is idle and there is one.
@@ -19,9 +20,16 @@ impl Core {
         if !self.is_idle() {
             return;
         }
+        if self.start_trace(reading) {
+            return;
+        }
         let step = self.scheduler.poll_step(now, reading, &mut self.ledger);
         self.watch(now);
-        let Some(step) = step else { return };
+        self.traces_may_follow();
+        let Some(step) = step else {
+            self.start_trace(reading);
+            return;
+        };
         let batch = match step.purpose {
             Purpose::Serve => self.gather(now, &step.members),
             Purpose::Probe => Batch::made_up(step.shape),
@@ -62,6 +70,7 @@ impl Core {
         match report {
             Report::Ran(ran) => match self.errand.take() {
                 Some(Errand::Step(step)) if step.id == ran.step => self.step_done(now, step, ran),
+                Some(Errand::Trace(traced)) if ran.step == TRACED_STEP => self.trace_done(now, traced, ran),
                 other => unreachable!("{:?} was reported while the device was at {other:?}", ran.step),
             },
             Report::Loaded { model, result } => {
@@ -124,10 +133,7 @@ impl Core {
         if observed.outcome == Outcome::Faulted && step.purpose == Purpose::Serve {
             observed.outcome = Outcome::Done;
         }
-        if self.ledger.is_resident(model) && resident != self.life(model).resident {
-            self.ledger.loaded(model, resident);
-            self.hold(model, resident);
-        }
+        self.note_resident(model, resident);
         let completed = self.scheduler.complete(now, step, &observed, &refused, &mut self.ledger);
         debug_assert_eq!(self.ledger.check(), Ok(()), "the books balance after every step");
         for id in completed.finished {
@@ -143,6 +149,14 @@ impl Core {
         }
         if lost.is_some() {
             self.abandon(now);
+        }
+    }
+
+    /// A step may leave something behind that the model holds from then on.
+    pub(super) fn note_resident(&mut self, model: ModelId, resident: Bytes) {
+        if self.ledger.is_resident(model) && resident != self.life(model).resident {
+            self.ledger.loaded(model, resident);
+            self.hold(model, resident);
         }
     }
 

@@ -6,32 +6,31 @@ use std::sync::Arc;
 use candle_core::Device;
 use sha2::{Digest, Sha256};
 
-use super::Model;
 use super::bert::{self, BertConfig, Plan};
 use super::card::ModelCard;
 use super::error::ModelError;
 use super::files::ModelFiles;
+use super::form::DeviceForm;
 use super::layers::Kernels;
 use super::sentence::Sentence;
 use super::weights::{Reader, Weights};
-use crate::config::{ModelConfig, Pooling, Task};
-use crate::memory::{Axes, Axis, ShapeKind};
+use super::{Batch, Model};
+use crate::config::{Dtype, ModelConfig, Pooling, Task};
+use crate::memory::{Axes, Axis, Shape, ShapeKind};
+use crate::ops::framework;
 use crate::tokenize::TextEncoder;
 use crate::units::Bytes;
 
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 /// Piece tables of 250,000 words are about 17 MB.
 const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
-/// The largest step unless the configuration says otherwise. A core computes MiniLM at 3,500 tokens a second: more would hold the device for seconds, and batches stop gaining far below. A larger value lets the
-/// profile look further, and costs its time.
-const STEP_TOKENS_MAX: u32 = 8_192;
-
 /// A model that can be loaded, any number of times, on any device. Cheap to clone and to send.
 #[derive(Clone, Debug)]
 pub struct Blueprint {
     inner: Arc<Inner>,
+    device: DeviceForm,
     kernels: Kernels,
-    form: ShapeKind,
+    steps: ShapeKind,
 }
 
 #[derive(Debug)]
@@ -41,8 +40,8 @@ struct Inner {
     files: ModelFiles,
     weights: Weights,
     sha256: Vec<(String, String)>,
-    step_tokens_max: u32,
-    measured_tokens_min: u32,
+    /// As configured.
+    step_tokens_max: Option<u32>,
     content_key: String,
 }
 
@@ -64,31 +63,42 @@ impl Blueprint {
         let encoder = text_encoder(&files, &bert, length_max)?;
         let card = card(config, &bert, sentence, task, length_max, encoder)?;
         let content_key = content_key(config, &card, &bytes, &weights);
-        let step_tokens_max = config.step_tokens_max.unwrap_or(STEP_TOKENS_MAX).max(length_max);
-        // A configured envelope is wanted as a whole, otherwise as much of it as is worth having.
-        let measured_tokens_min = config.step_tokens_max.unwrap_or(length_max);
         let sha256 = config.sha256.iter().map(|(file, digest)| (file.clone(), digest.clone())).collect();
         let card = Arc::new(card);
-        let inner =
-            Inner { card, config: bert, files, weights, sha256, step_tokens_max, measured_tokens_min, content_key };
-        Ok(Blueprint { inner: Arc::new(inner), kernels: Kernels::Fused, form: ShapeKind::Ragged })
+        let step_tokens_max = config.step_tokens_max;
+        let inner = Inner { card, config: bert, files, weights, sha256, step_tokens_max, content_key };
+        let device = DeviceForm::Cpu;
+        Ok(Blueprint { inner: Arc::new(inner), device, kernels: device.kernels(), steps: device.steps() })
     }
 
-    /// The same model on other operations; fused by default.
+    /// The same model for another kind of device: its axes, its content key and what it loads are made for that kind.
+    /// A new blueprint is for the CPU.
+    #[must_use]
+    pub fn for_device(self, device: DeviceForm) -> Blueprint {
+        Blueprint { device, kernels: device.kernels(), steps: device.steps(), ..self }
+    }
+
+    /// The same model on other operations than its device's best.
+    ///
+    /// # Panics
+    /// For [`Kernels::Framework`], which comes with a device of that form.
     #[must_use]
     pub fn with_kernels(self, kernels: Kernels) -> Blueprint {
+        assert!(kernels != Kernels::Framework, "the framework's operations are those of a kind of device");
         Blueprint { kernels, ..self }
     }
 
-    /// The same model with steps of another form: rows laid end to end (the default, since nothing is computed that
-    /// nobody asked for), or padded to the longest. The results are the same.
+    /// The same model with steps of another form: rows laid end to end (nothing is computed that nobody asked for), or
+    /// padded to the longest. The results are the same.
     ///
     /// # Panics
-    /// For [`ShapeKind::Generate`], which is no form of an encoder's step.
+    /// For [`ShapeKind::Generate`], which is no form of an encoder's step, and for a device whose operations know one
+    /// form only.
     #[must_use]
-    pub fn with_form(self, form: ShapeKind) -> Blueprint {
-        assert!(form != ShapeKind::Generate, "an encoder computes whole rows");
-        Blueprint { form, ..self }
+    pub fn with_form(self, steps: ShapeKind) -> Blueprint {
+        assert!(steps != ShapeKind::Generate, "an encoder computes whole rows");
+        assert!(self.kernels != Kernels::Framework || steps == ShapeKind::Padded, "the framework's rows are padded");
+        Blueprint { steps, ..self }
     }
 
     /// The model's facts.
@@ -99,31 +109,55 @@ impl Blueprint {
     /// Bytes that it takes once loaded: exact for the tensors; what a device rounds up comes on top.
     pub fn resident(&self) -> Bytes {
         let Inner { config, weights, card, .. } = &*self.inner;
-        Bytes::new(bert::resident(config, weights, card.dtype, card.pooling.is_none()))
+        Bytes::new(bert::resident(config, weights, card.dtype, self.kernels, card.pooling.is_none()))
     }
 
-    /// Bytes beside [`Blueprint::resident`] that a load needs while it runs: weights are converted in pieces.
+    /// Bytes of the device beside [`Blueprint::resident`] that a load needs while it runs.
     pub fn transient(&self) -> Bytes {
-        Bytes::new(Reader::TRANSIENT_BYTES as u64)
+        self.device.load_transient(Bytes::new(Reader::TRANSIENT_BYTES as u64))
     }
 
     /// Changes whenever something changes that memory or time of a step could depend on.
     pub fn content_key(&self) -> String {
-        let Blueprint { kernels, form, .. } = self;
-        format!("{}-{kernels:?}-{form:?}", self.inner.content_key).to_lowercase()
+        let Blueprint { kernels, steps, .. } = self;
+        format!("{}-{kernels:?}-{steps:?}", self.inner.content_key).to_lowercase()
     }
 
     /// What its profile is measured over.
     pub fn axes(&self) -> Axes {
-        let Inner { card, step_tokens_max, measured_tokens_min, .. } = &*self.inner;
-        let axis = |max: u32| Axis { min: 1, max, splits: Vec::new() };
+        let Inner { card, step_tokens_max: configured, .. } = &*self.inner;
+        let most = configured.unwrap_or(self.device.step_tokens_max()).min(self.tokens_indexed());
+        // A single row is inside every envelope; `load` refuses one that the kernels cannot index.
+        let most = most.max(card.length_max);
+        let axis = |max: u32| Axis { min: 1, max, splits: self.splits().filter(|split| *split < max).collect() };
         Axes {
-            kind: self.form,
-            batch: axis(*step_tokens_max),
+            kind: self.steps,
+            batch: axis(most),
             extent: axis(card.length_max),
-            step_tokens_max: *step_tokens_max,
-            measured_tokens_min: *measured_tokens_min,
+            step_tokens_max: most,
+            // A configured envelope is wanted as a whole, otherwise as much of it as is worth having.
+            measured_tokens_min: configured.map_or(card.length_max, |_| most),
         }
+    }
+
+    /// Tokens of a step beyond which the device's kernels could not index its largest tensor.
+    fn tokens_indexed(&self) -> u32 {
+        let Inner { card, config, .. } = &*self.inner;
+        match self.kernels {
+            Kernels::Fused | Kernels::Plain => u32::MAX,
+            Kernels::Framework => {
+                let each = bert::framework_elements_per_token(config, card.length_max);
+                u32::try_from(framework::ELEMENTS_MAX / each).unwrap_or(u32::MAX)
+            }
+        }
+    }
+
+    /// Batches and lengths at which the device's operations take another way. The framework's quantized products do so
+    /// beyond 8 tokens, which is exact where rows or their length are 1. Between those two the switch lies inside a
+    /// cell and is worth less than a prediction's granule: 9 tokens of 4,096 values take 0.3 MB more than 8.
+    fn splits(&self) -> impl Iterator<Item = u32> {
+        let quantized = self.kernels == Kernels::Framework && self.inner.card.dtype == Dtype::Int8;
+        quantized.then_some(framework::QUANTIZED_SWITCH).into_iter()
     }
 
     /// Checks the digests that the configuration names and loads the weights. Only on the device's own thread.
@@ -132,13 +166,45 @@ impl Blueprint {
     /// A [`ModelError`]; what was allocated by then is free again.
     pub fn load(&self, device: &Device) -> Result<Box<dyn Model>, ModelError> {
         let Inner { card, config, files, weights, sha256, .. } = &*self.inner;
+        self.check_device(device)?;
         for (file, digest) in sha256 {
             files.check_digest(file, digest)?;
         }
-        // The fused operations are written for the CPU so far.
-        let kernels = if device.is_cpu() { self.kernels } else { Kernels::Plain };
         let (dtype, pooling, axes) = (card.dtype, card.pooling, self.axes());
-        Ok(Box::new(bert::load(Plan { config, weights, dtype, pooling, kernels, axes }, device)?))
+        let plan = Plan { config, weights, dtype, pooling, kernels: self.kernels, axes };
+        let mut model = bert::load(plan, device)?;
+        self.warm_up(&mut model)?;
+        Ok(Box::new(model))
+    }
+
+    fn check_device(&self, device: &Device) -> Result<(), ModelError> {
+        let card = &self.inner.card;
+        // The other way round is fine: the framework's operations run everywhere.
+        if self.device == DeviceForm::Cpu && !device.is_cpu() {
+            let reason = format!("model '{}' was prepared for the CPU and is loaded on another device", card.name);
+            return Err(ModelError::Device { reason });
+        }
+        let longest = self.tokens_indexed();
+        if card.length_max > longest {
+            let place = format!("model '{}': length_max", card.name);
+            let allowed = format!("up to {longest}: the device's kernels index a text's attention scores with 32 bits");
+            return Err(ModelError::invalid(place, card.length_max, allowed));
+        }
+        Ok(())
+    }
+
+    /// First steps, where first steps cost memory that stays: the framework loads a kernel's module onto a card when it
+    /// first launches it, and products of up to 8 rows and of more have each their own.
+    fn warm_up(&self, model: &mut dyn Model) -> Result<(), ModelError> {
+        if self.device == DeviceForm::Cpu {
+            return Ok(());
+        }
+        let length = self.inner.card.length_max.min(2);
+        for rows in [1, framework::QUANTIZED_SWITCH + 1] {
+            let step = model.step(&Batch::made_up(Shape::Padded { rows, length }));
+            step.map_err(|fault| ModelError::Device { reason: format!("a first step failed: {fault}") })?;
+        }
+        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@ mod batch;
 mod files;
 mod embedded;
 mod card;
+mod form;
 mod sentence;
 mod blueprint;
 mod weights;
@@ -22,6 +23,7 @@ pub use embedded::embedded_names;
 pub use error::ModelError;
 pub use fault::Fault;
 pub use files::ModelFiles;
+pub use form::DeviceForm;
 pub use layers::Kernels;
 
 use crate::memory::Axes;

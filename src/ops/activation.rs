@@ -53,7 +53,11 @@ impl Activation {
 
     /// The same in candle's operations.
     pub(crate) fn apply_plain(self, x: &Tensor, bias: &Tensor) -> Result<Tensor> {
-        let x = x.broadcast_add(bias)?;
+        self.of(&x.broadcast_add(bias)?)
+    }
+
+    /// `activation(x)` by the framework.
+    pub(super) fn of(self, x: &Tensor) -> Result<Tensor> {
         match self {
             Activation::Gelu => x.gelu_erf(),
             Activation::GeluTanh => x.gelu(),

@@ -1,6 +1,10 @@
 //! A matrix of weights in the form in which the device holds it.
 
-use candle_core::{DType, Device, Result, Tensor};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
+use candle_core::{DType, Device, Result, Tensor, bail};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
@@ -11,23 +15,40 @@ use crate::config::Dtype;
 /// `rows` x `columns` weights, row-major; a row is an output of a linear layer, or a piece of a vocabulary.
 #[derive(Clone, Debug)]
 pub(crate) struct Matrix {
-    /// f32, f16 or bf16 of shape (rows, columns); or u8 of shape (rows, bytes of a row's Q8_0 blocks).
-    data: Tensor,
+    held: Held,
     rows: usize,
     columns: usize,
-    /// Whether the elements lie in panels instead of in rows; only f32 does.
-    in_panels: bool,
+}
+
+/// The weights of a [`Matrix`] on its device.
+#[derive(Clone, Debug)]
+pub(crate) enum Held {
+    /// f32, f16 or bf16 of shape (rows, columns).
+    Rows(Tensor),
+    /// f32 of the same shape whose elements lie in panels.
+    Panels(Tensor),
+    /// u8 of shape (rows, bytes of a row's Q8_0 blocks).
+    Blocks(Tensor),
+    /// The same blocks in the framework's hands.
+    Quantized(QMatMul),
 }
 
 impl Matrix {
     /// The same weights, laid out for [`linear`](super::linear) in the same memory; rows can no longer be read one by
     /// one. A matrix that is not held as f32, or whose rows do not fill whole panels, stays as it is.
     pub(crate) fn into_panels(self) -> Result<Matrix> {
-        if !self.is_f32() || self.in_panels || !self.rows.is_multiple_of(panels::PANEL) {
-            return Ok(self);
+        match self.held {
+            Held::Rows(data) if data.dtype() == DType::F32 && self.rows.is_multiple_of(panels::PANEL) => {
+                host::write(&data, |data| panels::pack(data, self.columns))?;
+                Ok(Matrix { held: Held::Panels(data), ..self })
+            }
+            held => Ok(Matrix { held, ..self }),
         }
-        host::write(&self.data, |data| panels::pack(data, self.columns))?;
-        Ok(Matrix { in_panels: true, ..self })
+    }
+
+    /// The weights as they are.
+    pub(crate) fn held(&self) -> &Held {
+        &self.held
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -40,12 +61,12 @@ impl Matrix {
 
     /// Whether the weights are held as they are computed with.
     pub(crate) fn is_f32(&self) -> bool {
-        self.data.dtype() == DType::F32
+        matches!(&self.held, Held::Rows(data) | Held::Panels(data) if data.dtype() == DType::F32)
     }
 
     /// Whether [`Matrix::into_panels`] laid the weights out.
     pub(crate) fn is_in_panels(&self) -> bool {
-        self.in_panels
+        matches!(self.held, Held::Panels(_))
     }
 
     /// Bytes that `elements` weights take in the form `dtype`.
@@ -59,30 +80,35 @@ impl Matrix {
 
     /// The whole matrix as f32, shape (rows, columns): for the plain versions of the operations.
     pub(crate) fn to_f32(&self) -> Result<Tensor> {
-        if self.in_panels {
-            let rows = self.data.copy()?;
-            host::write(&rows, |rows| panels::unpack(rows, self.columns))?;
-            return Ok(rows);
+        match &self.held {
+            Held::Rows(data) => data.to_dtype(DType::F32),
+            Held::Panels(data) => {
+                let rows = data.copy()?;
+                host::write(&rows, |rows| panels::unpack(rows, self.columns))?;
+                Ok(rows)
+            }
+            Held::Blocks(data) => {
+                let mut values = vec![0f32; self.rows * self.columns];
+                self.view(|view| view.decode_rows(0, &mut values))?;
+                Tensor::from_vec(values, (self.rows, self.columns), data.device())
+            }
+            Held::Quantized(QMatMul::QTensor(data)) => data.dequantize(&data.device()),
+            Held::Quantized(QMatMul::Tensor(data) | QMatMul::TensorF16(data)) => data.to_dtype(DType::F32),
         }
-        if self.data.dtype() != DType::U8 {
-            return self.data.to_dtype(DType::F32);
-        }
-        let mut values = vec![0f32; self.rows * self.columns];
-        self.view(|view| view.decode_rows(0, &mut values))?;
-        Tensor::from_vec(values, (self.rows, self.columns), self.data.device())
     }
 
     /// Calls `read` with the weights of a matrix on the host.
     pub(crate) fn view<T>(&self, read: impl FnOnce(View<'_>) -> T) -> Result<T> {
         let columns = self.columns;
-        match self.data.dtype() {
-            DType::F32 if self.in_panels => {
-                host::read(&self.data, |data| read(View { data: Data::Panels(data), columns }))
-            }
-            DType::F32 => host::read(&self.data, |data| read(View { data: Data::F32(data), columns })),
-            DType::F16 => host::read(&self.data, |data| read(View { data: Data::F16(data), columns })),
-            DType::BF16 => host::read(&self.data, |data| read(View { data: Data::Bf16(data), columns })),
-            _ => host::read(&self.data, |data| read(View { data: Data::Q8(data), columns })),
+        match &self.held {
+            Held::Panels(data) => host::read(data, |data| read(View { data: Data::Panels(data), columns })),
+            Held::Blocks(data) => host::read(data, |data| read(View { data: Data::Q8(data), columns })),
+            Held::Rows(data) => match data.dtype() {
+                DType::F32 => host::read(data, |data| read(View { data: Data::F32(data), columns })),
+                DType::F16 => host::read(data, |data| read(View { data: Data::F16(data), columns })),
+                _ => host::read(data, |data| read(View { data: Data::Bf16(data), columns })),
+            },
+            Held::Quantized(_) => bail!("the framework's quantized matrices cannot be read in place"),
         }
     }
 }
@@ -210,14 +236,25 @@ impl MatrixBuilder {
         }
     }
 
+    /// The matrix on `device`, for operations of ours.
     pub(crate) fn finish(self, device: &Device) -> Result<Matrix> {
         let MatrixBuilder { data, rows, columns } = self;
-        let data = match data {
-            Growing::F32(data) => Tensor::from_vec(data, (rows, columns), device)?,
-            Growing::F16(data) => Tensor::from_vec(data, (rows, columns), device)?,
-            Growing::Bf16(data) => Tensor::from_vec(data, (rows, columns), device)?,
-            Growing::Q8(data) => Tensor::from_vec(data, (rows, columns / BLOCK * BLOCK_BYTES), device)?,
+        let held = match data {
+            Growing::F32(data) => Held::Rows(Tensor::from_vec(data, (rows, columns), device)?),
+            Growing::F16(data) => Held::Rows(Tensor::from_vec(data, (rows, columns), device)?),
+            Growing::Bf16(data) => Held::Rows(Tensor::from_vec(data, (rows, columns), device)?),
+            Growing::Q8(data) => Held::Blocks(Tensor::from_vec(data, (rows, columns / BLOCK * BLOCK_BYTES), device)?),
         };
-        Ok(Matrix { data, rows, columns, in_panels: false })
+        Ok(Matrix { held, rows, columns })
+    }
+
+    /// The matrix on `device`, for the framework's operations: the bytes go there once, as they are.
+    pub(crate) fn finish_for_framework(self, device: &Device) -> Result<Matrix> {
+        let MatrixBuilder { data, rows, columns } = self;
+        let Growing::Q8(blocks) = data else { return MatrixBuilder { data, rows, columns }.finish(device) };
+        let storage = QStorage::from_data(Cow::Owned(blocks), device, GgmlDType::Q8_0)?;
+        // Named, so that no environment variable has the framework decode the matrix after all.
+        let product = QMatMul::QTensor(Arc::new(QTensor::new(storage, (rows, columns))?));
+        Ok(Matrix { held: Held::Quantized(product), rows, columns })
     }
 }

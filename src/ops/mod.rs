@@ -1,10 +1,12 @@
 //! Operations fused by hand. Each file holds one: the function over slices that runs on the CPU, and beside it the
-//! plain version in candle's own operations, which is its specification and what a device without the fused one runs.
+//! plain version in candle's own operations, which is its specification and what it is tested against.
 //!
 //! Activations are f32 tensors of shape (tokens, width): the rows of a batch lie end to end, each with its padding if
 //! the batch is padded ([`Rows`] says where). Fused operations write into memory that the caller set aside for the
-//! step; nothing here allocates anything that grows with the batch.
+//! step; nothing here allocates anything that grows with the batch. [`framework`] is for devices without fused
+//! operations: there the framework allocates, and activations have the model's dtype.
 
+pub mod label;
 mod host;
 mod math;
 mod parallel;
@@ -19,6 +21,7 @@ mod norm;
 mod embed;
 mod attention;
 mod pool;
+pub(crate) mod framework;
 
 pub(crate) use activation::Activation;
 pub(crate) use attention::{attention, attention_plain, attention_scratch};
@@ -57,6 +60,14 @@ mod tests {
         let values: Vec<f32> = random(&[rows * columns], 1.0).to_vec1().unwrap();
         assert!(builder.push(&values).is_ok());
         builder.finish(&Device::Cpu).unwrap()
+    }
+
+    /// The same matrix for the framework's operations.
+    pub(super) fn framework_matrix(dtype: Dtype, rows: usize, columns: usize) -> Matrix {
+        let mut builder = MatrixBuilder::new(dtype, rows, columns);
+        let values: Vec<f32> = random(&[rows * columns], 1.0).to_vec1().unwrap();
+        assert!(builder.push(&values).is_ok());
+        builder.finish_for_framework(&Device::Cpu).unwrap()
     }
 
     /// All elements equal within `tolerance`, and none is NaN.

@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use crate::admission::{LateAt, QueueLimit, Rejection, TooLarge};
-use crate::engine::{BudgetError, Failure, PlanError};
+use crate::engine::{BudgetError, Failure, PlanError, TraceError};
 use crate::units::Bytes;
 
 /// The domain of our ErrorInfo details.
@@ -45,6 +45,8 @@ pub(crate) enum Problem {
     Budget { model: String, error: BudgetError },
     /// Nothing can be said about whether models fit.
     Plan(PlanError),
+    /// No step was traced.
+    Trace { model: String, error: TraceError },
 }
 
 impl Problem {
@@ -176,7 +178,20 @@ fn tell(problem: Problem) -> Told {
         Problem::Budget { model, error: error @ BudgetError::Outdated { .. } } => {
             Told::new(Code::Aborted, "OUTDATED", format!("the budget of model '{model}' is as before: {error}"))
         }
+        Problem::Trace { model, error } => tell_trace(&model, error),
         Problem::Plan(error) => Told::new(Code::FailedPrecondition, "NO_PLAN", error.to_string()),
+    }
+}
+
+fn tell_trace(model: &str, error: TraceError) -> Told {
+    let text = format!("no step of model '{model}' is traced: {error}");
+    match error {
+        TraceError::Outside { .. } => Told::new(Code::InvalidArgument, "INVALID", text).field("rows"),
+        TraceError::NotMeasured { .. } => Told::new(Code::FailedPrecondition, "NOT_MEASURED", text),
+        TraceError::NoRoom { .. } => Told::new(Code::ResourceExhausted, "OUT_OF_MEMORY", text).retry(RETRY_SOON),
+        TraceError::Busy { .. } => Told::new(Code::ResourceExhausted, "QUEUE_FULL", text).retry(RETRY_SOON),
+        TraceError::NotRecorded => Told::new(Code::Unimplemented, "NOT_OFFERED", text),
+        TraceError::Failed(failure) => tell(Problem::Failed { model: model.to_owned(), failure }),
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use crate::engine::{
-    Answer, BudgetError, EngineHandle, Failure, HealthView, MemorySnapshot, ModelStatus, PlanError, Registered,
-    Released, Submission,
+    Answer, BudgetError, EngineHandle, Failure, HealthView, MemorySnapshot, MemoryTrace, ModelStatus, PlanError,
+    Registered, Released, Submission, TraceError,
 };
 use crate::memory::{Budget, BudgetChange, FitPlan};
 use crate::units::{Bytes, ModelId};
@@ -61,6 +61,14 @@ pub trait Operations: Clone + Send + Sync + 'static {
         models: Vec<ModelId>,
         budget: Option<Bytes>,
     ) -> impl Future<Output = Result<Result<FitPlan, PlanError>, Failure>> + Send;
+
+    /// Where the memory of a step of so many rows of this length goes.
+    fn trace(
+        &self,
+        model: ModelId,
+        rows: u32,
+        length: u32,
+    ) -> impl Future<Output = Result<Result<MemoryTrace, TraceError>, Failure>> + Send;
 }
 
 impl Inference for EngineHandle {
@@ -113,5 +121,9 @@ impl Operations for EngineHandle {
 
     async fn plan(&self, models: Vec<ModelId>, budget: Option<Bytes>) -> Result<Result<FitPlan, PlanError>, Failure> {
         EngineHandle::plan(self, models, budget).await
+    }
+
+    async fn trace(&self, model: ModelId, rows: u32, length: u32) -> Result<Result<MemoryTrace, TraceError>, Failure> {
+        EngineHandle::trace(self, model, rows, length).await
     }
 }

@@ -5,3 +5,4 @@ mod tiny;
 mod minilm;
 mod batching;
 mod files;
+mod framework;

@@ -1,6 +1,6 @@
 //! What the server says about its memory, and that it does not grow.
 
-use plimsoll::service::proto::plimsoll::MemorySnapshotRequest;
+use plimsoll::service::proto::plimsoll::{MemorySnapshotRequest, MemoryTraceRequest};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
@@ -93,4 +93,36 @@ async fn scrape(address: std::net::SocketAddr) -> String {
     let mut text = String::new();
     connection.read_to_string(&mut text).await.unwrap();
     text
+}
+
+/// While requests are served, a trace says which layer holds what, and its numbers agree with one another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_running_server_says_where_the_memory_of_a_step_goes() {
+    let server = TestServer::start(&[LONG]).await;
+    server.until_measured("long").await;
+    let mut calls = JoinSet::new();
+    for index in 0..16 {
+        calls.spawn(embed(server.channel.clone(), "long".to_owned(), vec![row(index, 100)]));
+    }
+    let ask = |rows, length| MemoryTraceRequest { model: "long".to_owned(), rows, length };
+    let trace = server.memory().trace(ask(2, 200)).await.unwrap().into_inner();
+    assert!(calls.join_all().await.iter().all(Result::is_ok));
+
+    assert_eq!(trace.shape, "400 tokens (longest 200)");
+    assert!(trace.predicted_bytes >= trace.peak_bytes && trace.events_missed == 0);
+    let held: u64 = trace.holders.iter().map(|holder| holder.bytes).sum();
+    assert!(held.abs_diff(trace.peak_bytes) < 64 << 10, "{held} in the table, {} measured", trace.peak_bytes);
+    assert!(trace.holders.is_sorted_by_key(|holder| std::cmp::Reverse(holder.bytes)));
+    // 400 tokens of the 768 values between the halves of a feed-forward block, in f32.
+    let widest = &trace.holders[0];
+    assert_eq!((widest.layer.as_str(), widest.shape.as_str()), ("workspace", "400 x 768"));
+    assert!(widest.bytes >= 400 * 768 * 4, "{widest:?}");
+    assert!(trace.holders.iter().any(|holder| holder.layer == "embeddings"), "{:?}", trace.holders);
+    assert_eq!(trace.timeline.iter().map(|moment| moment.live_bytes).max(), Some(held));
+    assert!(trace.timeline_svg.starts_with("<svg"));
+
+    let refused = server.memory().trace(ask(3, 200)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused:?}");
+    server.assert_serves("long").await;
+    server.end().await;
 }

@@ -3,6 +3,7 @@
 
 mod session;
 mod check;
+mod by_op;
 mod plot;
 
 use std::io::{self, IsTerminal, Write};
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use self::by_op::RowsByLength;
 use self::check::Checked;
 use self::session::Session;
 use super::table;
@@ -40,7 +42,15 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
 
-    /// Write a plot of peak workspace by batch and length.
+    /// Instead of measuring a profile, show which layer and operation holds how much memory at the peak of one step.
+    #[arg(long, conflicts_with = "check")]
+    pub by_op: bool,
+
+    /// The step that --by-op looks at, as rows x length; the largest that there is unless given.
+    #[arg(long, value_name = "ROWSxLENGTH", requires = "by_op")]
+    pub shape: Option<RowsByLength>,
+
+    /// Write a plot of peak workspace by batch and length; with --by-op, of the memory alive over the time of the step.
     #[arg(long, value_name = "FILE.svg")]
     pub svg: Option<PathBuf>,
 
@@ -53,7 +63,7 @@ pub struct ProfileArgs {
     pub options: ServeOptions,
 }
 
-/// Measures. Exits with 0 if every check holds, with 1 if a prediction was below what was measured.
+/// Measures, or traces. Exits with 0 if every check holds, with 1 if a prediction was below what was measured.
 ///
 /// # Errors
 /// The model cannot be found or loaded, or a file cannot be written.
@@ -64,16 +74,20 @@ pub fn run(args: ProfileArgs) -> anyhow::Result<ExitCode> {
     set_compute_threads(threads)?;
     let (model, blueprint) = find(&args.name, &config, &environment)?;
 
-    let mut session = Session::start(&blueprint).with_context(|| format!("{} cannot be loaded", model.name))?;
+    let mut session = Session::start(blueprint).with_context(|| format!("{} cannot be loaded", model.name))?;
     let resident = session.resident();
     let mut out = io::stdout().lock();
     writeln!(out, "{} ({}) on {}: {resident} of weights\n", model.name, model.dtype, session.device_name())?;
 
-    let profile = measure(&mut session, &blueprint)?;
+    if args.by_op {
+        by_op::run(&mut out, &mut session, args.shape, args.svg.as_deref())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let profile = measure(&mut session)?;
     write_table(&mut out, &profile)?;
     if !args.no_save {
         let store = ProfileStore::new(config.profile_dir.clone());
-        let path = store.save(&model.name, &session.facts(&blueprint), &profile.table())?;
+        let path = store.save(&model.name, &session.facts(), &profile.table())?;
         writeln!(out, "\nkept in {}", path.display())?;
     }
     if let Some(path) = &args.svg {
@@ -109,8 +123,8 @@ fn find(name: &str, config: &ServerConfig, environment: &Environment) -> anyhow:
 }
 
 /// Runs the whole survey of a model.
-fn measure(session: &mut Session, blueprint: &Blueprint) -> anyhow::Result<Profile> {
-    let mut profile = Profile::new(blueprint.axes(), session.slack());
+fn measure(session: &mut Session) -> anyhow::Result<Profile> {
+    let mut profile = Profile::new(session.blueprint().axes(), session.slack());
     let bar = progress(0, "measuring");
     // A probe needs no leave here: nobody else is served by this process.
     while let Some(probe) = profile.next_probe(Bytes::MAX) {

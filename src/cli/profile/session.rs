@@ -3,12 +3,13 @@
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
 
 use crate::device::cpu::CpuDevice;
 use crate::device::profile_store::ProfileFacts;
-use crate::device::{Device, Executor, Loader, Order, Report, Run, RunPurpose};
-use crate::memory::{Measured, Observed, Outcome, ProbeRuns, Readings, Shape, Slack};
+use crate::device::trace::Trace;
+use crate::device::{Device, Executor, Loader, Order, Ran, Report, Run, RunPurpose};
+use crate::memory::{Measured, Outcome, ProbeRuns, Readings, Shape, Slack};
 use crate::model::{Batch, Blueprint};
 use crate::units::{Bytes, ModelId, StepId};
 
@@ -16,6 +17,7 @@ const MODEL: ModelId = ModelId::new(0);
 
 /// A loaded model whose steps are measured one by one.
 pub(super) struct Session {
+    blueprint: Blueprint,
     device: CpuDevice,
     reports: Receiver<Report>,
     resident: Bytes,
@@ -24,7 +26,7 @@ pub(super) struct Session {
 
 impl Session {
     /// Starts the device and loads the model.
-    pub(super) fn start(blueprint: &Blueprint) -> anyhow::Result<Session> {
+    pub(super) fn start(blueprint: Blueprint) -> anyhow::Result<Session> {
         let (sender, reports) = channel();
         let take_in = move |report| {
             // The session is gone: nobody wants to know.
@@ -32,14 +34,15 @@ impl Session {
         };
         // Probes are run whatever else is on the machine: a peak does not depend on it.
         let device = CpuDevice::start(Readings::Off, Instant::now(), take_in)?;
-        let blueprint = blueprint.clone();
-        let loader = move |device: &candle_core::Device| blueprint.load(device).map_err(Into::into);
+        let blueprint = blueprint.for_device(device.form());
+        let loaded = blueprint.clone();
+        let loader = move |device: &candle_core::Device| loaded.load(device).map_err(Into::into);
         let loader: Box<dyn Loader> = Box::new(loader);
         device.send(Order::Load { model: MODEL, loader })?;
         match reports.recv()? {
             Report::Loaded { result, .. } => {
                 let resident = result.map_err(|fault| anyhow!("{fault}"))?.resident;
-                Ok(Session { device, reports, resident, next_step: 0 })
+                Ok(Session { blueprint, device, reports, resident, next_step: 0 })
             }
             other => bail!("the device answered a load with {other:?}"),
         }
@@ -57,23 +60,35 @@ impl Session {
         self.device.slack()
     }
 
-    pub(super) fn facts(&self, blueprint: &Blueprint) -> ProfileFacts {
-        let card = blueprint.card();
-        self.device.profile_facts(blueprint.content_key(), card.dtype.as_str(), card.length_max)
+    /// The model, for the session's device.
+    pub(super) fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
+    }
+
+    pub(super) fn facts(&self) -> ProfileFacts {
+        let card = self.blueprint.card();
+        self.device.profile_facts(self.blueprint.content_key(), card.dtype.as_str(), card.length_max)
     }
 
     /// Runs steps of this shape as a probe is run.
     pub(super) fn measure(&mut self, shape: Shape) -> anyhow::Result<Measured> {
         let mut runs = ProbeRuns::default();
         loop {
-            let observed = self.run(shape)?;
+            let observed = self.run(shape, RunPurpose::Measure)?.observed;
             if let Some(measured) = runs.add(shape, observed.peak, observed.time) {
                 return Ok(measured);
             }
         }
     }
 
-    fn run(&mut self, shape: Shape) -> anyhow::Result<Observed> {
+    /// Where the memory of a step of this shape goes, and its peak as it is measured.
+    pub(super) fn trace(&mut self, shape: Shape) -> anyhow::Result<(Trace, Bytes)> {
+        let ran = self.run(shape, RunPurpose::Trace)?;
+        let recording = ran.recording.context("this device does not record what a step allocates")?;
+        Ok((Trace::of(&recording), ran.observed.peak))
+    }
+
+    fn run(&mut self, shape: Shape, purpose: RunPurpose) -> anyhow::Result<Ran> {
         let step = StepId::new(self.next_step);
         self.next_step += 1;
         self.device.send(Order::Run(Run {
@@ -82,11 +97,11 @@ impl Session {
             batch: Batch::made_up(shape),
             predicted: Bytes::ZERO,
             ceiling: Bytes::MAX,
-            purpose: RunPurpose::Measure,
+            purpose,
             evictable: Vec::new(),
         }))?;
         match self.reports.recv()? {
-            Report::Ran(ran) if ran.observed.outcome == Outcome::Done => Ok(ran.observed),
+            Report::Ran(ran) if ran.observed.outcome == Outcome::Done => Ok(ran),
             Report::Ran(ran) => bail!("a step of {shape} failed: {:?}", ran.observed.outcome),
             other => bail!("the device answered a step with {other:?}"),
         }

@@ -13,6 +13,7 @@ use crate::device::profile_store::ProfileFacts;
 use crate::device::statistics::{DeviceSnapshot, ModelUse, Statistics, Use, WorkspaceUse};
 use crate::device::{Device, DeviceThread, Executor, Kind, Order, Report, Stopped};
 use crate::memory::{Reading, Readings, Slack};
+use crate::model::DeviceForm;
 use crate::units::{Bytes, ModelId, Timestamp};
 
 /// The CPU, with its thread running. Dropping it unloads every model and joins the thread.
@@ -122,6 +123,10 @@ impl Executor for CpuDevice {
 impl Device for CpuDevice {
     fn name(&self) -> String {
         CpuDevice::name(self)
+    }
+
+    fn form(&self) -> DeviceForm {
+        DeviceForm::Cpu
     }
 
     fn reading(&self, now: Timestamp) -> io::Result<Reading> {

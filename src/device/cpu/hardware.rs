@@ -1,10 +1,12 @@
 //! The CPU under the device's thread.
 
+use std::mem;
 use std::panic::{self, AssertUnwindSafe};
 
 use super::allocator::{self, ResidentAccount, StepAccount, cache_balance, trim_cache};
 use super::readings::SystemReadings;
 use super::threads::mark_compute_threads;
+use crate::device::trace::Recording;
 use crate::device::{Hardware, Kind, Need, Resident, Shortfall, StepUse};
 use crate::memory::Readings;
 use crate::model::Fault;
@@ -17,6 +19,8 @@ pub struct Cpu {
     /// With `Live`, a step does not start while the machine cannot give what it is predicted to need: on the CPU this
     /// takes the place of an allocation that fails. With `Off`, a step that does not fit is the kernel's problem.
     live: Readings,
+    record_next: bool,
+    recording: Option<Recording>,
 }
 
 impl Cpu {
@@ -25,7 +29,7 @@ impl Cpu {
         mark_compute_threads();
         let readings =
             SystemReadings::open().inspect_err(|error| tracing::warn!("free memory is unknown: {error}")).ok();
-        Cpu { tensors: candle_core::Device::Cpu, readings, live }
+        Cpu { tensors: candle_core::Device::Cpu, readings, live, record_next: false, recording: None }
     }
 
     /// Bytes that a step could have: what is free, and what is cached for it.
@@ -74,7 +78,12 @@ impl Hardware for Cpu {
             return Err(Shortfall { needed: need.predicted, available });
         }
         let step = StepAccount::open(model, need.ceiling);
-        let inside = {
+        self.recording = None;
+        let inside = if mem::take(&mut self.record_next) {
+            let (inside, recording) = step.recorded(body);
+            self.recording = Some(recording);
+            inside
+        } else {
             let _scope = step.enter();
             body()
         };
@@ -90,6 +99,14 @@ impl Hardware for Cpu {
             overrun: step.has_overrun(),
         };
         Ok((result, used))
+    }
+
+    fn record_next(&mut self) {
+        self.record_next = true;
+    }
+
+    fn recording(&mut self) -> Option<Recording> {
+        self.recording.take()
     }
 
     fn trim(&mut self, keep: Bytes) -> Bytes {

@@ -4,6 +4,7 @@ mod faults;
 mod ladder;
 mod scopes;
 mod snapshot;
+mod tracing;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use crate::device::profile_store::ProfileFacts;
 use crate::device::statistics::{DeviceSnapshot, Use, WorkspaceUse};
+use crate::device::trace::Recording;
 use crate::device::{
     Device, Executor, Loaded, Order, Ran, Released, Report, RowFailure, Run, RunPurpose, Shortfall, Stopped,
 };
 use crate::memory::{Axes, Observed, Outcome, Reading, Rungs, Slack};
-use crate::model::{Batch, Fault};
+use crate::model::{Batch, DeviceForm, Fault};
 use crate::units::{Bytes, Micros, ModelId, Timestamp};
 
 /// What the next step for requests, or the next load, meets.
@@ -59,6 +60,7 @@ pub(super) struct Machine {
     pub(super) ran: Vec<(ModelId, Vec<u32>)>,
     /// Runs of probes.
     pub(super) probes: usize,
+    pub(super) traces: usize,
     pub(super) loads: Vec<ModelId>,
     pub(super) unloads: Vec<ModelId>,
 }
@@ -81,6 +83,7 @@ impl Machine {
             token_bytes: Bytes::kib(4),
             ran: Vec::new(),
             probes: 0,
+            traces: 0,
             loads: Vec::new(),
             unloads: Vec::new(),
         }
@@ -142,11 +145,20 @@ impl Machine {
         };
         self.cached = self.cached.max(observed.peak);
         let resident = self.held[&model];
-        let ran =
-            |rows, observed: Observed| Report::Ran(Ran { step, model, rows, observed, busy: observed.time, resident });
-        if purpose == RunPurpose::Measure {
-            self.probes += 1;
-            return (observed.time, vec![ran(Vec::new(), observed)]);
+        let recording = (purpose == RunPurpose::Trace).then(Recording::default);
+        let ran = |rows, observed: Observed| {
+            Report::Ran(Ran { step, model, rows, observed, busy: observed.time, resident, recording })
+        };
+        match purpose {
+            RunPurpose::Measure => {
+                self.probes += 1;
+                return (observed.time, vec![ran(Vec::new(), observed)]);
+            }
+            RunPurpose::Trace => {
+                self.traces += 1;
+                return (observed.time, vec![ran(Vec::new(), observed)]);
+            }
+            RunPurpose::Serve => {}
         }
         self.ran.push((model, rows.iter().map(|row| row.ids[0]).collect()));
         let mut results: Vec<_> =
@@ -199,6 +211,10 @@ impl Executor for FakeDevice {
 impl Device for FakeDevice {
     fn name(&self) -> String {
         "machine".to_owned()
+    }
+
+    fn form(&self) -> DeviceForm {
+        DeviceForm::Cpu
     }
 
     fn reading(&self, now: Timestamp) -> io::Result<Reading> {

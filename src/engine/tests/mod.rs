@@ -8,4 +8,5 @@ mod evicting;
 mod unloading;
 mod failures;
 mod profiles;
+mod traces;
 mod random;

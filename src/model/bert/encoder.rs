@@ -1,12 +1,12 @@
 //! The forward pass.
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 
 use crate::config::Pooling;
 use crate::memory::{Axes, ShapeKind};
 use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, SelfAttention, Widths, Workspace};
 use crate::model::{Batch, Fault, Model, Output, TokenRow};
-use crate::ops::{Indices, Rows, pool, pool_plain};
+use crate::ops::{Indices, Rows, framework, label, pool, pool_plain};
 
 /// A loaded BERT.
 pub(crate) struct Bert {
@@ -15,6 +15,7 @@ pub(crate) struct Bert {
     pub(super) head: Head,
     pub(super) widths: Widths,
     pub(super) kernels: Kernels,
+    pub(super) activations: DType,
     pub(super) axes: Axes,
     pub(super) device: Device,
 }
@@ -42,7 +43,8 @@ impl Model for Bert {
             ShapeKind::Padded => Rows::padded(lengths),
             ShapeKind::Ragged | ShapeKind::Generate => Rows::ragged(lengths),
         };
-        let vectors = self.forward(&collate(rows, &layout), &layout)?;
+        let indices = label::layer("inputs", None, || collate(rows, &layout));
+        let vectors = self.forward(&indices, &layout)?;
         match vectors.iter().position(|vector| vector.iter().any(|value| !value.is_finite())) {
             Some(row) => Err(Fault::NotFinite { row }),
             None => Ok(Output::Vectors(vectors)),
@@ -66,22 +68,35 @@ impl Bert {
     }
 
     fn forward(&self, indices: &Indices, rows: &Rows) -> Result<Vec<Vec<f32>>> {
-        let work = Workspace::new(self.kernels, self.widths, rows, &self.device)?;
-        let mut hidden = self.embeddings.forward(indices, self.kernels, &self.device)?;
-        for (attention, feed_forward) in &self.layers {
-            hidden = feed_forward.forward(attention.forward(hidden, rows, &work)?, &work)?;
+        let work = label::layer("workspace", None, || {
+            Workspace::new(self.kernels, self.activations, self.widths, rows, &self.device)
+        })?;
+        let mut hidden = label::layer("embeddings", None, || self.embeddings.forward(indices, &work, &self.device))?;
+        for (index, (attention, feed_forward)) in self.layers.iter().enumerate() {
+            hidden = label::layer("layer", Some(index), || {
+                feed_forward.forward(attention.forward(hidden, rows, &work)?, &work)
+            })?;
         }
         // The results take the place of what the layers needed: many short rows cost no more than few long ones.
         drop(work);
-        let pooled = |pooling: Pooling| match self.kernels {
-            Kernels::Fused => pool(&hidden, rows, pooling),
-            Kernels::Plain => pool_plain(&hidden, rows, pooling),
-        };
+        label::layer("head", None, || self.answer(&hidden, rows))
+    }
+
+    /// What becomes of the last layer's hidden states, on the host.
+    fn answer(&self, hidden: &Tensor, rows: &Rows) -> Result<Vec<Vec<f32>>> {
         match &self.head {
-            Head::Pool(pooling) => pooled(*pooling),
+            Head::Pool(pooling) => match self.kernels {
+                Kernels::Fused => pool(hidden, rows, *pooling),
+                Kernels::Plain => pool_plain(hidden, rows, *pooling),
+                Kernels::Framework => framework::pool(hidden, rows, *pooling)?.to_vec2(),
+            },
             Head::Classify { pooler, classifier } => {
-                let first = Tensor::new(pooled(Pooling::Cls)?, &self.device)?;
-                classifier.forward(&pooler.forward(&first)?.tanh()?)?.to_vec2()
+                let first = match self.kernels {
+                    Kernels::Fused | Kernels::Plain => Tensor::new(pool(hidden, rows, Pooling::Cls)?, &self.device)?,
+                    Kernels::Framework => framework::first_positions(hidden, rows)?,
+                };
+                let pooled = pooler.forward(&first, self.kernels)?.tanh()?;
+                classifier.forward(&pooled, self.kernels)?.to_dtype(DType::F32)?.to_vec2()
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::memory::Axes;
 use crate::model::error::ModelError;
 use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, SelfAttention, Widths};
 use crate::model::weights::{Reader, Weights};
-use crate::ops::{Matrix, Norm, Tables, linear_scratch};
+use crate::ops::{Matrix, Norm, Tables, framework, linear_scratch};
 
 /// One tensor of the model, as it is asked for by name: all that is loaded, in one list for checking and counting.
 enum Needed {
@@ -69,12 +69,21 @@ pub(crate) fn check(config: &BertConfig, weights: &Weights, dtype: Dtype, classi
 }
 
 /// Bytes of the tensors once loaded.
-pub(crate) fn resident(config: &BertConfig, weights: &Weights, dtype: Dtype, classify: bool) -> u64 {
+pub(crate) fn resident(config: &BertConfig, weights: &Weights, dtype: Dtype, kernels: Kernels, classify: bool) -> u64 {
+    let vector_element = kernels.activations(dtype).size_in_bytes() as u64;
     let bytes = |needed: Needed| match needed {
-        Needed::Vector(_, len) => 4 * len as u64,
+        Needed::Vector(_, len) => vector_element * len as u64,
         Needed::Matrix(_, [rows, columns]) => Matrix::bytes(dtype, rows as u64 * columns as u64),
     };
     needed(config, &Names::of(weights), classify).into_iter().map(bytes).sum()
+}
+
+/// Elements for each token of a step's largest tensor, if its longest row has `length` tokens, on the framework's
+/// operations.
+pub(crate) fn framework_elements_per_token(config: &BertConfig, length: u32) -> u64 {
+    let (heads, width) = (config.heads as u64, config.width as u64);
+    let scores = framework::score_elements_per_token(heads, width / heads, u64::from(length));
+    scores.max(3 * width).max(config.inner_width as u64)
 }
 
 /// What a load needs to know beside the files.
@@ -90,8 +99,8 @@ pub(crate) struct Plan<'a> {
 
 /// Loads the model onto `device`. [`check`] has passed.
 pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Bert, ModelError> {
-    let Plan { config, weights, dtype, .. } = plan;
-    let reader = Reader { weights, device };
+    let Plan { config, weights, dtype, kernels, .. } = plan;
+    let reader = Reader { weights, device, dtype, kernels };
     let names = Names::of(weights);
     let width = config.width;
     let norm = |name: String| -> Result<Norm, ModelError> {
@@ -101,26 +110,22 @@ pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Bert, ModelError> 
             epsilon: config.epsilon,
         })
     };
-    // The plain kernels read matrices as they are; so do the heads, which always run on them.
-    let laid_out = |matrix: Matrix| match plan.kernels {
-        Kernels::Fused => matrix.into_panels(),
-        Kernels::Plain => Ok(matrix),
-    };
+    // As heads have it, which have no fused operations.
     let plain_linear = |name: &str, shape: [usize; 2]| -> Result<Linear, ModelError> {
         Ok(Linear {
-            weight: reader.matrix(&format!("{name}.weight"), shape, dtype)?,
+            weight: reader.matrix(&format!("{name}.weight"), shape)?,
             bias: reader.vector(&format!("{name}.bias"), shape[0])?,
         })
     };
     let linear = |name: &str, shape: [usize; 2]| -> Result<Linear, ModelError> {
         let Linear { weight, bias } = plain_linear(name, shape)?;
-        Ok(Linear { weight: laid_out(weight)?, bias })
+        Ok(Linear { weight: kernels.lay_out(weight)?, bias })
     };
     let embeddings = Embeddings {
         tables: Tables {
-            words: reader.matrix(&names.words(), [config.vocabulary, width], dtype)?,
-            positions: reader.matrix(&names.positions(), [config.positions, width], dtype)?,
-            types: reader.matrix(&names.types(), [config.types, width], dtype)?,
+            words: reader.matrix(&names.words(), [config.vocabulary, width])?,
+            positions: reader.matrix(&names.positions(), [config.positions, width])?,
+            types: reader.matrix(&names.types(), [config.types, width])?,
         },
         norm: norm(names.embeddings_norm())?,
     };
@@ -131,7 +136,7 @@ pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Bert, ModelError> 
         let (qkv_weights, qkv_biases) = (with("weight"), with("bias"));
         let attention = SelfAttention {
             qkv: Linear {
-                weight: laid_out(reader.matrices(&qkv_weights, [width, width], dtype)?)?,
+                weight: kernels.lay_out(reader.matrices(&qkv_weights, [width, width])?)?,
                 bias: reader.vectors(&qkv_biases, width)?,
             },
             output: linear(&of(Part::AttentionOutput), [width, width])?,
@@ -161,11 +166,12 @@ pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Bert, ModelError> 
         widths: Widths {
             hidden: width,
             inner: config.inner_width,
-            head: width / config.heads,
+            heads: config.heads,
             linear_scratch: scratch.unwrap_or(0).max(linear_scratch(&layers[0].1.up.weight)),
         },
         layers,
-        kernels: plan.kernels,
+        kernels,
+        activations: kernels.activations(dtype),
         axes: plan.axes,
         device: device.clone(),
     })

@@ -7,4 +7,4 @@ mod names;
 
 pub(super) use config::BertConfig;
 
-pub(super) use load::{Plan, check, load, resident};
+pub(super) use load::{Plan, check, framework_elements_per_token, load, resident};

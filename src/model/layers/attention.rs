@@ -2,8 +2,9 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Kernels, Linear, Workspace};
-use crate::ops::{Norm, Rows, attention, attention_plain, linear, linear_plain};
+use super::{Linear, Workspace};
+use crate::ops::label::operation;
+use crate::ops::{Norm, Rows, attention, attention_plain, framework, linear, linear_plain};
 
 /// The first half of an encoder's layer: `norm(x + output(attention(x)))`.
 #[derive(Debug)]
@@ -18,19 +19,29 @@ pub(crate) struct SelfAttention {
 impl SelfAttention {
     pub(crate) fn forward(&self, hidden: Tensor, rows: &Rows, work: &Workspace) -> Result<Tensor> {
         let (qkv, output) = (&self.qkv, &self.output);
-        match work.kernels {
-            Kernels::Plain => {
+        match work {
+            Workspace::Plain => {
                 let mixed = linear_plain(&hidden, &qkv.weight)?;
                 let mixed = attention_plain(&mixed, &qkv.bias, rows, self.heads)?;
                 self.norm.add_plain(&hidden, &linear_plain(&mixed, &output.weight)?, &output.bias)
             }
-            Kernels::Fused => {
-                let (wide, mixed) = (work.wide(qkv.weight.rows())?, work.narrow()?);
-                linear(&hidden, &qkv.weight, &wide, &work.scratch)?;
-                attention(&wide, &qkv.bias, rows, self.heads, &mixed, &work.scratch)?;
+            Workspace::Framework(padding) => {
+                let tokens = rows.tokens();
+                let shape = [tokens, qkv.weight.rows()];
+                let mixed = operation("queries, keys, values", &shape, || framework::linear(&hidden, &qkv.weight))?;
+                let mixed = framework::attention(mixed, &qkv.bias, padding, self.heads)?;
+                let shape = [tokens, output.weight.rows()];
+                let delta = operation("attention output", &shape, || framework::linear(&mixed, &output.weight))?;
+                drop(mixed);
+                operation("attention norm", &shape, || framework::add_norm(&self.norm, &hidden, delta, &output.bias))
+            }
+            Workspace::Fused(memory) => {
+                let (wide, mixed) = (memory.wide(qkv.weight.rows())?, memory.narrow()?);
+                linear(&hidden, &qkv.weight, &wide, &memory.scratch)?;
+                attention(&wide, &qkv.bias, rows, self.heads, &mixed, &memory.scratch)?;
                 // Queries, keys and values are done with: their memory takes the output.
-                let delta = work.wide(output.weight.rows())?;
-                linear(&mixed, &output.weight, &delta, &work.scratch)?;
+                let delta = memory.wide(output.weight.rows())?;
+                linear(&mixed, &output.weight, &delta, &memory.scratch)?;
                 self.norm.add(&hidden, &delta, &output.bias)?;
                 Ok(hidden)
             }

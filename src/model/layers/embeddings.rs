@@ -2,8 +2,9 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use super::Kernels;
-use crate::ops::{Indices, Norm, Tables, embed, embed_plain};
+use super::Workspace;
+use crate::ops::label::operation;
+use crate::ops::{Indices, Norm, Tables, embed, embed_plain, framework};
 
 /// Word, position and type embeddings, and the norm over their sum.
 #[derive(Debug)]
@@ -14,11 +15,13 @@ pub(crate) struct Embeddings {
 
 impl Embeddings {
     /// Hidden states of shape (positions, width); the later layers change them in place.
-    pub(crate) fn forward(&self, indices: &Indices, kernels: Kernels, device: &Device) -> Result<Tensor> {
-        match kernels {
-            Kernels::Plain => embed_plain(&self.tables, indices, &self.norm),
-            Kernels::Fused => {
-                let hidden = Tensor::zeros((indices.words.len(), self.tables.words.columns()), DType::F32, device)?;
+    pub(crate) fn forward(&self, indices: &Indices, work: &Workspace, device: &Device) -> Result<Tensor> {
+        match work {
+            Workspace::Plain => embed_plain(&self.tables, indices, &self.norm),
+            Workspace::Framework(_) => framework::embed(&self.tables, indices, &self.norm, device),
+            Workspace::Fused(_) => {
+                let shape = [indices.words.len(), self.tables.words.columns()];
+                let hidden = operation("hidden states", &shape, || Tensor::zeros(&shape, DType::F32, device))?;
                 embed(&self.tables, indices, &self.norm, &hidden)?;
                 Ok(hidden)
             }

@@ -2,8 +2,9 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Kernels, Linear, Workspace};
-use crate::ops::{Activation, Norm, linear, linear_activated, linear_plain};
+use super::{Linear, Workspace};
+use crate::ops::label::operation;
+use crate::ops::{Activation, Norm, framework, linear, linear_activated, linear_plain};
 
 /// The second half of an encoder's layer: `norm(x + down(activation(up(x))))`.
 #[derive(Debug)]
@@ -17,15 +18,25 @@ pub(crate) struct FeedForward {
 impl FeedForward {
     pub(crate) fn forward(&self, hidden: Tensor, work: &Workspace) -> Result<Tensor> {
         let (up, down) = (&self.up, &self.down);
-        match work.kernels {
-            Kernels::Plain => {
+        match work {
+            Workspace::Plain => {
                 let inner = self.activation.apply_plain(&linear_plain(&hidden, &up.weight)?, &up.bias)?;
                 self.norm.add_plain(&hidden, &linear_plain(&inner, &down.weight)?, &down.bias)
             }
-            Kernels::Fused => {
-                let (inner, delta) = (work.wide(up.weight.rows())?, work.narrow()?);
-                linear_activated(&hidden, &up.weight, &up.bias, self.activation, &inner, &work.scratch)?;
-                linear(&inner, &down.weight, &delta, &work.scratch)?;
+            Workspace::Framework(_) => {
+                let tokens = hidden.dim(0)?;
+                let inner = operation("feed-forward up", &[tokens, up.weight.rows()], || {
+                    framework::linear_activated(&hidden, &up.weight, &up.bias, self.activation)
+                })?;
+                let shape = [tokens, down.weight.rows()];
+                let delta = operation("feed-forward down", &shape, || framework::linear(&inner, &down.weight))?;
+                drop(inner);
+                operation("feed-forward norm", &shape, || framework::add_norm(&self.norm, &hidden, delta, &down.bias))
+            }
+            Workspace::Fused(memory) => {
+                let (inner, delta) = (memory.wide(up.weight.rows())?, memory.narrow()?);
+                linear_activated(&hidden, &up.weight, &up.bias, self.activation, &inner, &memory.scratch)?;
+                linear(&inner, &down.weight, &delta, &memory.scratch)?;
                 self.norm.add(&hidden, &delta, &down.bias)?;
                 Ok(hidden)
             }

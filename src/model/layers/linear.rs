@@ -2,7 +2,8 @@
 
 use candle_core::{Result, Tensor};
 
-use crate::ops::{Matrix, linear_plain};
+use super::Kernels;
+use crate::ops::{Matrix, framework, linear_plain};
 
 /// `x * weight transposed + bias`. The layers of an encoder use the two apart, since whatever follows a product adds
 /// the bias in passing.
@@ -13,8 +14,13 @@ pub(crate) struct Linear {
 }
 
 impl Linear {
-    /// The layer as it is, for heads over a vector of each row, where nothing is worth fusing.
-    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        linear_plain(x, &self.weight)?.broadcast_add(&self.bias)
+    /// The layer as it is, for heads over a vector of each row, where nothing is worth fusing. The matrix is not laid
+    /// out for any operation.
+    pub(crate) fn forward(&self, x: &Tensor, kernels: Kernels) -> Result<Tensor> {
+        let product = match kernels {
+            Kernels::Fused | Kernels::Plain => linear_plain(x, &self.weight)?,
+            Kernels::Framework => framework::linear(x, &self.weight)?,
+        };
+        product.broadcast_add(&self.bias)
     }
 }

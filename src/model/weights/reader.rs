@@ -1,61 +1,74 @@
 //! Reading tensors in pieces: no tensor is ever in memory twice.
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::{Encoding, Stored, Weights};
 use crate::config::Dtype;
 use crate::model::error::ModelError;
+use crate::model::layers::Kernels;
 use crate::ops::{Matrix, MatrixBuilder, q8};
 
 /// How much is read and converted at a time. Larger gains nothing on a local disk; it is the whole transient of a load.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Reads tensors of a model onto a device.
+/// Reads tensors of a model onto a device, one at a time: a tensor is put together on the host in its final form, then
+/// copied to a device that is not the host.
 pub(crate) struct Reader<'a> {
     pub(crate) weights: &'a Weights,
     pub(crate) device: &'a Device,
+    /// How matrices are held.
+    pub(crate) dtype: Dtype,
+    /// What computes with them.
+    pub(crate) kernels: Kernels,
 }
 
 impl Reader<'_> {
-    /// The most that reading holds at a time: a piece as stored, realigned, and as f32.
+    /// The most that reading holds at a time beside the tensor itself: a piece as stored, realigned, and as f32.
     pub(crate) const TRANSIENT_BYTES: usize = 4 * PIECE_BYTES;
 
-    /// A vector, always held as f32.
+    /// A vector, in the activations' dtype.
     pub(crate) fn vector(&self, name: &str, len: usize) -> Result<Tensor, ModelError> {
-        let stored = self.weights.expect(name, &[len])?;
-        let mut values = Vec::with_capacity(len);
-        self.pieces(name, stored, len, |piece| {
-            values.extend_from_slice(piece);
-            Ok(())
-        })?;
-        Ok(Tensor::from_vec(values, len, self.device)?)
+        self.vectors(&[name], len)
     }
 
-    /// Vectors end to end, in f32.
+    /// Vectors end to end.
     pub(crate) fn vectors(&self, names: &[impl AsRef<str>], len: usize) -> Result<Tensor, ModelError> {
-        let parts = names.iter().map(|name| self.vector(name.as_ref(), len)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Tensor::cat(&parts, 0)?)
+        let held = self.kernels.activations(self.dtype);
+        let mut values = Vec::with_capacity(len * names.len());
+        for name in names.iter().map(AsRef::as_ref) {
+            let stored = self.weights.expect(name, &[len])?;
+            self.pieces(name, stored, len, |piece| {
+                let largest = piece.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+                if held == DType::F16 && largest > f16::MAX.to_f32() {
+                    let found = format!("values up to {largest}, which f16 cannot hold");
+                    return Err(ModelError::invalid(
+                        self.weights.place(name),
+                        found,
+                        "dtype bf16 or f32 for this model",
+                    ));
+                }
+                values.extend_from_slice(piece);
+                Ok(())
+            })?;
+        }
+        let len = values.len();
+        Ok(Tensor::from_vec(values, len, &Device::Cpu)?.to_dtype(held)?.to_device(self.device)?)
     }
 
-    /// A matrix in the form `dtype`.
-    pub(crate) fn matrix(&self, name: &str, shape: [usize; 2], dtype: Dtype) -> Result<Matrix, ModelError> {
-        self.matrices(&[name], shape, dtype)
+    /// A matrix.
+    pub(crate) fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Matrix, ModelError> {
+        self.matrices(&[name], shape)
     }
 
-    /// Matrices of one shape, their rows end to end, in the form `dtype`.
-    pub(crate) fn matrices(
-        &self,
-        names: &[impl AsRef<str>],
-        shape: [usize; 2],
-        dtype: Dtype,
-    ) -> Result<Matrix, ModelError> {
+    /// Matrices of one shape, their rows end to end.
+    pub(crate) fn matrices(&self, names: &[impl AsRef<str>], shape: [usize; 2]) -> Result<Matrix, ModelError> {
         let [rows, columns] = shape;
-        let mut builder = MatrixBuilder::new(dtype, rows * names.len(), columns);
+        let mut builder = MatrixBuilder::new(self.dtype, rows * names.len(), columns);
         for name in names.iter().map(AsRef::as_ref) {
             let stored = self.weights.expect(name, &shape)?;
-            if stored.encoding == Encoding::Q8 && dtype == Dtype::Int8 {
+            if stored.encoding == Encoding::Q8 && self.dtype == Dtype::Int8 {
                 // The blocks are what the matrix holds: quantizing again would lose a little more.
                 self.raw_pieces(stored, rows * columns, |bytes, _| builder.push_blocks(bytes))
                     .map_err(|error| ModelError::unreadable(self.weights.place(name), error))?;
@@ -67,7 +80,10 @@ impl Reader<'_> {
                     .map_err(|error| ModelError::invalid(self.weights.place(name), error.found, error.allowed))
             })?;
         }
-        Ok(builder.finish(self.device)?)
+        Ok(match self.kernels {
+            Kernels::Fused | Kernels::Plain => builder.finish(self.device)?,
+            Kernels::Framework => builder.finish_for_framework(self.device)?,
+        })
     }
 
     /// Calls `sink` with the tensor's values in order. Every piece is a whole number of blocks.

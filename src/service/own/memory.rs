@@ -5,7 +5,7 @@ use std::fmt::Write;
 use tonic::{Request, Response, Status};
 
 use super::{Own, convert};
-use crate::engine::{Failure, MemorySnapshot, ModelStatus};
+use crate::engine::{Failure, MemorySnapshot, MemoryTrace, ModelStatus, TraceHolder as Holder, TraceMoment as Moment};
 use crate::memory::{FitPlan, ModelBooks, Verdict};
 use crate::service::errors::Problem;
 use crate::service::port::{Inference, Operations};
@@ -35,6 +35,46 @@ impl<E: Inference + Operations> Memory for Own<E> {
         let budget = (budget_bytes != 0).then_some(Bytes::new(budget_bytes));
         let plan = self.context.engine.plan(ids, budget).await.map_err(of_server)?.map_err(Problem::Plan)?;
         Ok(Response::new(write_plan(&plan, &Names(self.context.engine.statuses()))))
+    }
+
+    async fn trace(
+        &self,
+        request: Request<wire::MemoryTraceRequest>,
+    ) -> Result<Response<wire::MemoryTraceResponse>, Status> {
+        let wire::MemoryTraceRequest { model, rows, length } = request.into_inner();
+        let found = self.context.find(&model)?;
+        let trace = self.context.engine.trace(found.id, rows, length).await.map_err(of_server)?;
+        let trace = trace.map_err(|error| Problem::Trace { model: model.clone(), error })?;
+        Ok(Response::new(write_trace(&model, &trace)))
+    }
+}
+
+/// Moments of a timeline that a message may have: about 10 bytes each. The picture shows all.
+const TIMELINE_MAX: usize = 65_536;
+
+/// A trace for people's eyes and for programs.
+fn write_trace(model: &str, trace: &MemoryTrace) -> wire::MemoryTraceResponse {
+    let MemoryTrace { shape, predicted, peak, time, trace } = trace;
+    let holder = |holder: &Holder| wire::TraceHolder {
+        layer: holder.layer.clone(),
+        operation: holder.operation.clone(),
+        shape: holder.shape.clone(),
+        bytes: holder.bytes.get(),
+        blocks: holder.blocks,
+    };
+    let moment = |moment: &Moment| wire::TraceMoment { at_us: moment.at.get(), live_bytes: moment.live.get() };
+    let title = format!("{model}: memory of a step of {shape}");
+    wire::MemoryTraceResponse {
+        shape: shape.to_string(),
+        predicted_bytes: predicted.get(),
+        peak_bytes: peak.get(),
+        peak_at_us: trace.peak_at.get(),
+        time_us: time.get(),
+        holders: trace.holders.iter().map(holder).collect(),
+        timeline: trace.timeline.iter().take(TIMELINE_MAX).map(moment).collect(),
+        events_missed: trace.missed,
+        // Nothing known goes wrong with drawing; the numbers are there in any case.
+        timeline_svg: trace.svg(&title).unwrap_or_default(),
     }
 }
 

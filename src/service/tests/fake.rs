@@ -10,8 +10,9 @@ use tokio::time::{Instant, sleep_until};
 use crate::admission::{LateAt, QueueLimit, Rejection};
 use crate::config::{Amount, Dtype, LoadPolicy, ModelConfig, Source, Task};
 use crate::engine::{
-    Answer, BudgetError, Definition, Failure, HealthView, MemorySnapshot, ModelState, ModelStatus, PlanError,
-    Registered, Released, Statistics, StepFacts, Submission, Tally,
+    Answer, BudgetError, Definition, Failure, HealthView, MemorySnapshot, MemoryTrace, ModelState, ModelStatus,
+    PlanError, Registered, Released, Statistics, StepFacts, Submission, Tally, Trace, TraceError, TraceHolder,
+    TraceMoment,
 };
 use crate::memory::{
     Bound, Budget, BudgetChange, DeviceBooks, FitLine, FitPlan, Headroom, LedgerSnapshot, ModelBooks, ProfileState,
@@ -354,6 +355,30 @@ impl Operations for FakeEngine {
             resident: false,
         };
         Ok(Ok(fit_plan(models.into_iter().map(line).collect(), budget.unwrap_or(Bytes::mib(100)))))
+    }
+
+    async fn trace(&self, _: ModelId, rows: u32, length: u32) -> Result<Result<MemoryTrace, TraceError>, Failure> {
+        if rows == 0 {
+            let allowed = "1 to 8 tokens in a row, and 64 together".to_owned();
+            return Ok(Err(TraceError::Outside { found: format!("{rows} x {length}"), allowed }));
+        }
+        let holder = TraceHolder {
+            layer: "layer 1".to_owned(),
+            operation: "scores".to_owned(),
+            shape: "2 x 8".to_owned(),
+            bytes: Bytes::mib(3),
+            blocks: 2,
+        };
+        let trace = Trace {
+            peak: Bytes::mib(3),
+            peak_at: Micros::new(7),
+            holders: vec![holder],
+            timeline: vec![TraceMoment { at: Micros::new(7), live: Bytes::mib(3) }],
+            blocks: 2,
+            missed: 0,
+        };
+        let shape = crate::memory::Shape::Padded { rows, length };
+        Ok(Ok(MemoryTrace { shape, predicted: Bytes::mib(4), peak: Bytes::mib(3), time: Micros::new(9), trace }))
     }
 }
 

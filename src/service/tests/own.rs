@@ -171,3 +171,24 @@ async fn memory_shows_the_books_and_plans() {
     assert!(!small.fits && small.text.contains("does not fit"), "{}", small.text);
     assert_told(&client.plan(ask(&["none"], 0)).await.unwrap_err(), Code::NotFound, &["'none'"]);
 }
+
+#[tokio::test]
+async fn a_trace_is_told_in_numbers_and_as_a_picture() {
+    let server = TestServer::start().await;
+    let mut client = MemoryClient::new(server.channel.clone());
+    let ask = |model: &str, rows| MemoryTraceRequest { model: model.to_owned(), rows, length: 8 };
+    let trace = client.trace(ask("embed", 2)).await.unwrap().into_inner();
+    assert_eq!((trace.shape.as_str(), trace.predicted_bytes, trace.peak_bytes), ("2 x 8", 4 << 20, 3 << 20));
+    assert_eq!((trace.peak_at_us, trace.time_us, trace.events_missed), (7, 9, 0));
+    let holder = &trace.holders[0];
+    assert_eq!(
+        (holder.layer.as_str(), holder.operation.as_str(), holder.shape.as_str()),
+        ("layer 1", "scores", "2 x 8")
+    );
+    assert_eq!((holder.bytes, holder.blocks), (3 << 20, 2));
+    assert_eq!((trace.timeline[0].at_us, trace.timeline[0].live_bytes), (7, 3 << 20));
+    assert!(trace.timeline_svg.contains("embed: memory of a step of 2 x 8"), "{}", trace.timeline_svg);
+    let outside = client.trace(ask("embed", 0)).await.unwrap_err();
+    assert_told(&outside, Code::InvalidArgument, &["0 x 8", "1 to 8 tokens"]);
+    assert_told(&client.trace(ask("none", 1)).await.unwrap_err(), Code::NotFound, &["'none'"]);
+}

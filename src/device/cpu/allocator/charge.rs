@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU8, AtomicU16, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::account::{self, AccountId, Balance, SERVER, SHARED};
-use super::regions;
+use super::{record, regions};
+use crate::device::trace::Recording;
 use crate::device::{Kind, Owner};
 use crate::units::{Bytes, ModelId};
 
@@ -92,6 +93,14 @@ impl Drop for ScopeGuard<'_> {
     }
 }
 
+/// Runs `body` with what this thread allocates charged to the server, inside a scope.
+fn as_server<R>(body: impl FnOnce() -> R) -> R {
+    let payer = PAYER.replace(Payer::Account(SERVER));
+    let result = body();
+    PAYER.set(payer);
+    result
+}
+
 /// The account of one step's activations.
 ///
 /// Each step opens one of its own. At its end, blocks that are still alive turn into library memory of the model by
@@ -120,6 +129,17 @@ impl StepAccount {
     /// cache gives regions back to the system where it would otherwise hold more than the ceiling.
     pub fn enter(&self) -> ScopeGuard<'_> {
         ScopeGuard::enter(&self.id, self.ceiling)
+    }
+
+    /// Runs `body` inside the step as [`StepAccount::enter`] does, and records its blocks.
+    pub fn recorded<R>(&self, body: impl FnOnce() -> R) -> (R, Recording) {
+        let scope = self.enter();
+        // Only now: the recording before this one ended with its scope. What it takes is the server's, not the step's.
+        as_server(|| record::begin(self.id));
+        let result = body();
+        let recording = as_server(record::end);
+        drop(scope);
+        (result, recording)
     }
 
     /// The balance of the step so far.

@@ -7,7 +7,7 @@ use super::account::{self, AccountId};
 use super::charge::{payer, shard};
 use super::classes::{PAGE, REGION_MIN};
 use super::header::{self, HEADER, Header, Source};
-use super::regions;
+use super::{record, regions};
 
 /// Where the block of a region begins: behind the header, at the start of a cache line.
 const REGION_OFFSET: usize = 64;
@@ -39,6 +39,7 @@ unsafe impl GlobalAlloc for AccountedAllocator {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the caller says that `block` is from here and alive, so its header is.
         let header = unsafe { header::read(block) };
+        record::freed(header.account, block);
         account::discharge(header.account, layout.size(), shard());
         match header.source {
             Source::Region => {
@@ -68,6 +69,7 @@ unsafe impl GlobalAlloc for AccountedAllocator {
                 if size <= room && size >= room / 2 {
                     account::adjust(header.account, layout.size(), size, shard());
                     regions::resized(layout.size(), size);
+                    record::resized(header.account, block, block, size);
                     return block;
                 }
             }
@@ -85,7 +87,9 @@ unsafe impl GlobalAlloc for AccountedAllocator {
                 }
                 account::adjust(header.account, layout.size(), size, shard());
                 // SAFETY: `to` has room for the offset and the block.
-                return unsafe { memory.add(offset) };
+                let moved = unsafe { memory.add(offset) };
+                record::resized(header.account, block, moved, size);
+                return moved;
             }
             Source::System => {}
         }
@@ -111,6 +115,7 @@ fn allocate(layout: Layout, fill: Fill) -> *mut u8 {
     };
     if !block.is_null() {
         account::charge(account, layout.size(), shard());
+        record::allocated(account, block, layout.size());
     }
     block
 }

@@ -19,6 +19,7 @@ mod charge;
 mod classes;
 mod global;
 mod header;
+mod record;
 mod regions;
 mod system;
 

@@ -1,0 +1,37 @@
+//! Which operations the layers run on.
+
+use candle_core::{DType, Result};
+
+use crate::config::Dtype;
+use crate::ops::{Matrix, framework};
+
+/// Which operations the layers run on. Results are the same within the dtype's precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernels {
+    /// Those of `ops`, written for the device. Activations are f32.
+    Fused,
+    /// The framework's, in f32 and as plain as they can be: slow, and independent of ours. What the others are tested
+    /// against.
+    Plain,
+    /// The framework's as they are meant to be used: padded rows, activations in the model's dtype. What a device
+    /// without fused operations runs.
+    Framework,
+}
+
+impl Kernels {
+    /// What activations are held as, and with them biases and norms.
+    pub(crate) const fn activations(self, dtype: Dtype) -> DType {
+        match self {
+            Kernels::Fused | Kernels::Plain => DType::F32,
+            Kernels::Framework => framework::activations(dtype),
+        }
+    }
+
+    /// A linear layer's matrix as these operations read it fastest.
+    pub(crate) fn lay_out(self, matrix: Matrix) -> Result<Matrix> {
+        match self {
+            Kernels::Fused => matrix.into_panels(),
+            Kernels::Plain | Kernels::Framework => Ok(matrix),
+        }
+    }
+}
