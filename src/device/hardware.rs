@@ -78,6 +78,9 @@ pub struct StepUse {
     pub freed: u64,
     /// Whether the peak was above the ceiling.
     pub overrun: bool,
+    /// Allocations that the device refused at first and gave once everything cached was returned: rung 1 of the ladder,
+    /// inside the step.
+    pub retried: u32,
 }
 
 /// What a model holds.

@@ -12,6 +12,9 @@ mod hardware;
 mod scope;
 pub mod statistics;
 pub mod cpu;
+pub mod pools;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 pub mod profile_store;
 pub mod drill;
 #[cfg(test)]

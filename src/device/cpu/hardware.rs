@@ -88,6 +88,7 @@ impl Hardware for Cpu {
             allocated: balance.allocated,
             freed: balance.freed,
             overrun: step.has_overrun(),
+            retried: 0,
         };
         Ok((result, used))
     }
