@@ -61,12 +61,18 @@ impl Hardware for Cpu {
         Resident { weights: weights.live, weights_peak: weights.peak, library }
     }
 
+    fn close(&mut self, account: ResidentAccount) -> Bytes {
+        let left = self.resident(&account).total();
+        drop(account);
+        left
+    }
+
     fn step<R: Clone>(
         &mut self,
         model: ModelId,
         need: Need,
-        body: impl FnOnce() -> R,
-    ) -> Result<(R, StepUse), Shortfall> {
+        body: impl FnOnce() -> Result<R, Fault>,
+    ) -> Result<(Result<R, Fault>, StepUse), Shortfall> {
         if self.live == Readings::Live
             && let Some(available) = self.available()
             && available < need.predicted

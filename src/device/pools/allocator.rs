@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use super::books::{Block, Books, Closed, Home, Labeller, Slot};
 use super::plain::class_of;
 use super::tally::{Cause, OutOfMemory};
-use super::{DriverError, PoolDriver, Pointer, Request};
+use super::{DriverError, Pointer, PoolDriver, Request};
 use crate::device::{Kind, Resident, StepUse};
 use crate::units::{Bytes, ModelId};
 
@@ -168,11 +168,22 @@ impl<D: PoolDriver> PooledAllocator<D> {
         }
     }
 
-    /// Memory that belongs to no stream, for whoever asks the driver for that.
+    /// Memory for whoever asks the driver for some that belongs to no stream: candle does on devices without pools, and
+    /// then it comes from the cache, as all does there.
     ///
     /// # Errors
     /// As [`PooledAllocator::alloc`].
-    pub fn alloc_plain(&self, slot: Slot, bytes: u64) -> Result<Pointer, DriverError> {
+    pub fn alloc_unordered(&self, slot: Slot, bytes: u64) -> Result<Pointer, DriverError>
+    where
+        D::Stream: Default,
+    {
+        match self.mode {
+            Mode::Plain if bytes > 0 => self.alloc(slot, bytes, D::Stream::default()),
+            Mode::Plain | Mode::Pools | Mode::Driver => self.alloc_plain(slot, bytes),
+        }
+    }
+
+    fn alloc_plain(&self, slot: Slot, bytes: u64) -> Result<Pointer, DriverError> {
         // The driver's own rules hold for no bytes: it refuses them.
         let charged = bytes.checked_next_multiple_of(STEP).filter(|_| bytes > 0).ok_or(DriverError::INVALID_VALUE)?;
         if !self.books().charge(slot, charged) {
@@ -236,6 +247,11 @@ impl<D: PoolDriver> PooledAllocator<D> {
     /// Opens the books of a model that is going to be loaded. The slot is the scope of its load.
     pub fn open_model(&self, model: ModelId) -> Slot {
         self.books().open(model)
+    }
+
+    /// Bytes that a slot has alive.
+    pub fn live(&self, slot: Slot) -> u64 {
+        self.books().tally(slot).live
     }
 
     /// Sets what a model's memory of one kind may reach.

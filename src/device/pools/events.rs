@@ -56,7 +56,14 @@ impl Ring {
     }
 
     #[inline]
-    pub(super) fn push(&mut self, action: Action, owner: impl FnOnce() -> Owner, bytes: u64, live: u64, label: Option<Label>) {
+    pub(super) fn push(
+        &mut self,
+        action: Action,
+        owner: impl FnOnce() -> Owner,
+        bytes: u64,
+        live: u64,
+        label: Option<Label>,
+    ) {
         if !self.on {
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{DriverError, Memory, PoolDriver, Pointer, Request};
+use super::{DriverError, Memory, Pointer, PoolDriver, Request};
 use crate::device::Kind;
 
 /// Which allocations fail.
@@ -22,25 +22,6 @@ pub enum Failures {
         /// Bytes.
         bytes: u64,
     },
-}
-
-impl std::str::FromStr for Failures {
-    type Err = String;
-
-    /// `random:0.01:7` (probability and seed) or `above:67108864`.
-    fn from_str(text: &str) -> Result<Failures, String> {
-        let wrong = || format!("'{text}' is not 'random:PROBABILITY:SEED' or 'above:BYTES'");
-        let parts: Vec<_> = text.split(':').collect();
-        match parts.as_slice() {
-            ["random", probability, seed] => {
-                let probability: f64 = probability.parse().map_err(|_| wrong())?;
-                let seed = seed.parse().map_err(|_| wrong())?;
-                (0.0..=1.0).contains(&probability).then_some(Failures::Random { probability, seed }).ok_or_else(wrong)
-            }
-            ["above", bytes] => Ok(Failures::Above { bytes: bytes.parse().map_err(|_| wrong())? }),
-            _ => Err(wrong()),
-        }
-    }
 }
 
 /// Allocations that failed on purpose, by whose they were.

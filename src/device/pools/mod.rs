@@ -19,7 +19,7 @@ mod failing;
 
 pub use allocator::{Mode, PooledAllocator, StepBooks};
 pub use books::{Label, Labeller, Slot};
-pub use driver::{DriverError, Memory, PoolDriver, Pointer, Request};
+pub use driver::{DriverError, Memory, Pointer, PoolDriver, Request};
 pub use events::{Action, AllocationEvent};
 pub use failing::{FailingDriver, Failures, Hits};
 pub use snapshot::{BlockLine, OwnerLine, PoolLine, PoolsSnapshot, Tallies};

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::books::{Home, Slot};
-use super::{DriverError, Mode, PoolDriver, Pointer, PooledAllocator, Request};
+use super::{DriverError, Mode, Pointer, PoolDriver, PooledAllocator, Request};
 use crate::device::Kind;
 use crate::units::Bytes;
 

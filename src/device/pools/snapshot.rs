@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::books::{Label, Slot};
-use super::{AllocationEvent, PoolDriver, Pointer, PooledAllocator};
+use super::{AllocationEvent, Pointer, PoolDriver, PooledAllocator};
 use crate::device::{Kind, Owner};
 use crate::units::Bytes;
 

@@ -50,16 +50,7 @@ pub(super) struct Tally {
 
 impl Default for Tally {
     fn default() -> Tally {
-        Tally {
-            live: 0,
-            peak: 0,
-            blocks: 0,
-            allocated: 0,
-            freed: 0,
-            ceiling: u64::MAX,
-            retried: 0,
-            shortfall: None,
-        }
+        Tally { live: 0, peak: 0, blocks: 0, allocated: 0, freed: 0, ceiling: u64::MAX, retried: 0, shortfall: None }
     }
 }
 
