@@ -102,7 +102,7 @@ mod functions {
     /// # Safety
     /// As in cuda.h: `out` is valid for a write, `stream` exists.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn cuMemAllocAsync(out: *mut Pointer, bytes: usize, stream: CUstream) -> u32 {
+    pub(super) unsafe extern "C" fn cuMemAllocAsync(out: *mut Pointer, bytes: usize, stream: CUstream) -> u32 {
         INTERCEPTED.fetch_add(1, Ordering::Relaxed);
         match allocator() {
             // SAFETY: the caller's promise.
@@ -120,7 +120,7 @@ mod functions {
     /// # Safety
     /// As in cuda.h: `pointer` was allocated and is not used after the stream has come here.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn cuMemFreeAsync(pointer: Pointer, stream: CUstream) -> u32 {
+    pub(super) unsafe extern "C" fn cuMemFreeAsync(pointer: Pointer, stream: CUstream) -> u32 {
         if allocator().is_some_and(|allocator| allocator.free(pointer, Some(StreamHandle::new(stream)))) {
             return 0;
         }
@@ -134,7 +134,7 @@ mod functions {
     /// # Safety
     /// As in cuda.h: `out` is valid for a write.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn cuMemAlloc_v2(out: *mut Pointer, bytes: usize) -> u32 {
+    pub(super) unsafe extern "C" fn cuMemAlloc_v2(out: *mut Pointer, bytes: usize) -> u32 {
         INTERCEPTED.fetch_add(1, Ordering::Relaxed);
         match allocator() {
             // SAFETY: the caller's promise.
@@ -150,7 +150,7 @@ mod functions {
     /// # Safety
     /// As in cuda.h: `pointer` was allocated and is not used any more.
     #[unsafe(no_mangle)]
-    pub unsafe extern "C" fn cuMemFree_v2(pointer: Pointer) -> u32 {
+    pub(super) unsafe extern "C" fn cuMemFree_v2(pointer: Pointer) -> u32 {
         if allocator().is_some_and(|allocator| allocator.free(pointer, None)) {
             return 0;
         }

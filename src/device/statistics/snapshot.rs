@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use super::{Counters, PastEvent};
+use super::{CardUse, Counters, PastEvent};
 use crate::device::Kind;
 use crate::units::{Bytes, ModelId};
 
