@@ -239,6 +239,8 @@ impl<D: PoolDriver> PooledAllocator<D> {
             self.note_fault(error);
         }
         if let Some(pool) = last_of {
+            // The free is only queued.
+            self.wait();
             self.destroy(&[pool]);
         }
         true

@@ -21,12 +21,14 @@ pub type Labeller = fn() -> Option<Label>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     entry: u32,
+    /// Entries are used again; a slot of a model that is gone is not the next one's.
+    generation: u32,
     kind: Kind,
 }
 
 impl Slot {
     /// Whatever belongs to no model.
-    pub const NOBODY: Slot = Slot { entry: 0, kind: Kind::Library };
+    pub const NOBODY: Slot = Slot { entry: 0, generation: 0, kind: Kind::Library };
 
     /// For what purpose.
     pub fn kind(self) -> Kind {
@@ -76,6 +78,7 @@ pub(super) struct Pool<P> {
 struct Entry {
     model: Option<ModelId>,
     open: bool,
+    generation: u32,
     /// In the order of [`Kind`].
     tallies: [Tally; 4],
     pools: [Option<u32>; 4],
@@ -118,25 +121,20 @@ impl<P: Copy> Books<P> {
 
     /// Opens a model's books. Returns its slot for `Weights`.
     pub(super) fn open(&mut self, model: ModelId) -> Slot {
-        let entry = Entry { model: Some(model), open: true, ..Entry::default() };
-        let index = match self.entries.iter().position(|entry| !entry.open) {
-            Some(index) => {
-                self.entries[index] = entry;
-                index
-            }
-            None => {
-                self.entries.push(entry);
-                self.entries.len() - 1
-            }
-        };
-        // An index is below the number of loaded models.
-        Slot { entry: index as u32, kind: Kind::Weights }
+        let index = self.entries.iter().position(|entry| !entry.open).unwrap_or(self.entries.len());
+        if index == self.entries.len() {
+            self.entries.push(Entry::default());
+        }
+        let generation = self.entries[index].generation.wrapping_add(1);
+        self.entries[index] = Entry { model: Some(model), open: true, generation, ..Entry::default() };
+        // An index is at most the number of loaded models.
+        Slot { entry: index as u32, generation, kind: Kind::Weights }
     }
 
     /// The slot of an open model.
     pub(super) fn find(&self, model: ModelId, kind: Kind) -> Option<Slot> {
         let found = self.entries.iter().position(|entry| entry.open && entry.model == Some(model))?;
-        Some(Slot { entry: found as u32, kind })
+        Some(Slot { entry: found as u32, generation: self.entries[found].generation, kind })
     }
 
     pub(super) fn owner(&self, slot: Slot) -> Owner {
@@ -271,8 +269,12 @@ impl<P: Copy> Books<P> {
         self.move_blocks(step, Slot { kind: Kind::Library, ..step })
     }
 
-    /// Ends a model's books. What is still alive is nobody's library memory.
+    /// Ends a model's books. What is still alive is nobody's library memory. Nothing happens if they are ended already.
     pub(super) fn close(&mut self, weights: Slot) -> Closed<P> {
+        let entry = &self.entries[weights.entry as usize];
+        if !entry.open || entry.generation != weights.generation {
+            return Closed { empty: Vec::new(), left: 0 };
+        }
         let left = Kind::ALL.map(|kind| self.move_blocks(Slot { kind, ..weights }, Slot::NOBODY)).iter().sum();
         let entry = &mut self.entries[weights.entry as usize];
         entry.open = false;
@@ -330,7 +332,7 @@ impl<P: Copy> Books<P> {
     pub(super) fn check(&self) {
         for (index, entry) in self.entries.iter().enumerate() {
             for kind in Kind::ALL {
-                let slot = Slot { entry: index as u32, kind };
+                let slot = Slot { entry: index as u32, generation: entry.generation, kind };
                 let own = || self.blocks.values().filter(|block| block.slot == slot);
                 let tally = self.tally(slot);
                 assert_eq!(tally.live, own().map(|block| block.bytes).sum::<u64>(), "{slot:?}");

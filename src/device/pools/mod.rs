@@ -16,6 +16,8 @@ mod obtain;
 mod events;
 mod snapshot;
 mod failing;
+#[cfg(test)]
+mod tests;
 
 pub use allocator::{Mode, PooledAllocator, StepBooks};
 pub use books::{Label, Labeller, Slot};

@@ -25,10 +25,10 @@ impl Hasher for PointerHasher {
     }
 
     fn write_u64(&mut self, pointer: u64) {
-        // 2^64 divided by the golden ratio. The map takes its bucket from the low bits and its tag from the high ones,
-        // and only the high ones of a product are mixed: fold them.
-        let product = (pointer >> 9).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = product ^ (product >> 32);
+        // 2^64 divided by the golden ratio. The map takes its bucket from the low bits of the hash and its tag from the
+        // high ones, and only the middle of a product is mixed: fold its halves together.
+        let product = u128::from(pointer >> 9) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
     }
 }
 
