@@ -13,6 +13,7 @@ mod nvml;
 mod readings;
 mod hardware;
 mod device;
+mod probe;
 
 pub use card::{Card, CardSettings, Unusable};
 pub use context::Tensors;
@@ -22,4 +23,5 @@ pub use fixed::{Fixed, FixedSource};
 pub use hardware::{Cuda, CudaAccount};
 pub use interpose::{Scope, intercepted};
 pub use nvml::Nvml;
+pub use probe::{Events, driver_version, free_as_candle_does, stock_stream, time_allocation};
 pub use readings::Parts;

@@ -68,6 +68,11 @@ impl<D> FailingDriver<D> {
         &self.inner
     }
 
+    /// What fails.
+    pub fn failures(&self) -> Failures {
+        self.failures
+    }
+
     /// What has failed so far.
     pub fn hits(&self) -> Hits {
         let [weights, kv, workspace, library] = Kind::ALL.map(|kind| self.hits[kind as usize].load(Relaxed));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-use super::super::{DriverError, Memory, PoolDriver, Pointer, Request};
+use super::super::{DriverError, Memory, Pointer, PoolDriver, Request};
 use crate::device::Kind;
 
 /// What a pool takes at a time.
