@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Instant;
 
 use super::card::{Card, CardSettings, Unusable};
 use super::context::Tensors;
 use super::hardware::Cuda;
 use super::readings::Parts;
+use super::watch::Watch;
 use crate::device::cpu::allocator;
 use crate::device::pools::{DriverError, PoolsSnapshot};
 use crate::device::profile_store::ProfileFacts;
@@ -17,16 +17,12 @@ use crate::device::{Device, DeviceThread, Executor, Kind, Order, Report, Stopped
 use crate::memory::{Reading, Readings, Slack};
 use crate::units::{Bytes, ModelId, Timestamp};
 
-/// Memory that the driver counts as ours and nobody knows of: from here on it is worth a word.
-const ALARM_BYTES: i64 = 16 << 20;
-
 /// A GPU, with its thread running. Dropping it unloads every model and joins the thread.
 pub struct CudaDevice {
     thread: DeviceThread,
     statistics: Statistics,
     card: &'static Card,
-    /// Unattributed bytes at the last alarm.
-    alarmed: AtomicI64,
+    watch: Watch,
 }
 
 impl CudaDevice {
@@ -68,26 +64,12 @@ impl CudaDevice {
         let statistics = Statistics::new(epoch);
         let name = format!("device-cuda-{}", card.ordinal());
         let thread = DeviceThread::start(&name, move || Cuda::new(card, tensors, live), statistics.clone(), reports)?;
-        Ok(CudaDevice { thread, statistics, card, alarmed: AtomicI64::new(0) })
+        Ok(CudaDevice { thread, statistics, card, watch: Watch::start(card)? })
     }
 
     /// The card.
     pub fn card(&self) -> &'static Card {
         self.card
-    }
-
-    /// Says so when memory of this process appears or disappears that is in no book.
-    fn watch(&self, parts: &Parts) {
-        let Some(unattributed) = parts.unattributed else { return };
-        let before = self.alarmed.load(Relaxed);
-        if (unattributed - before).abs() >= ALARM_BYTES {
-            self.alarmed.store(unattributed, Relaxed);
-            tracing::warn!(
-                unattributed_bytes = unattributed,
-                "{} MiB of this process on the GPU are in no book: something allocates behind the allocator's back",
-                unattributed >> 20
-            );
-        }
     }
 }
 
@@ -120,8 +102,7 @@ impl Device for CudaDevice {
     }
 
     fn snapshot(&self) -> io::Result<DeviceSnapshot> {
-        let parts = self.card.parts().map_err(unread)?;
-        self.watch(&parts);
+        let parts = self.card.parts_beside(self.watch.unattributed()).map_err(unread)?;
         let allocator = self.card.allocator();
         let workspace = allocator.workspace();
         let pools = allocator.snapshot();

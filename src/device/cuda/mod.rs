@@ -11,6 +11,7 @@ mod context;
 mod fixed;
 mod nvml;
 mod readings;
+mod watch;
 mod hardware;
 mod device;
 mod probe;
