@@ -220,11 +220,19 @@ impl Card {
         self.fixed.again(self.held());
     }
 
-    /// Where every byte of the card is: the identity `total = free + ours + fixed + graphs + others`.
+    /// Where every byte of the card is: the identity `total = free + ours + fixed + graphs + others`. Asks NVML, which
+    /// takes milliseconds.
     ///
     /// # Errors
     /// If the card no longer says what is free.
     pub fn parts(&self) -> Result<Parts, DriverError> {
+        let used = self.fixed.used().map(|used| i64::try_from(used).unwrap_or(i64::MAX));
+        let known = self.held() + self.fixed.get().bytes;
+        self.parts_beside(used.map(|used| used.saturating_sub_unsigned(known)))
+    }
+
+    /// The same with what is known already of unattributed bytes.
+    pub(super) fn parts_beside(&self, unattributed: Option<i64>) -> Result<Parts, DriverError> {
         let Memory { free, total } = self.memory()?;
         let snapshot = self.allocator.snapshot();
         let pools = |kind: Kind| -> u64 {
@@ -236,10 +244,6 @@ impl Card {
         let fixed = self.fixed.get();
         let graphs = self.driver().graph_memory();
         let known = free + held + fixed.bytes + graphs;
-        let unattributed = self
-            .fixed
-            .used()
-            .map(|used| i64::try_from(used).unwrap_or(i64::MAX) - (held + graphs + fixed.bytes) as i64);
         Ok(Parts {
             total,
             free,
