@@ -158,6 +158,7 @@ impl Card {
         let went = self.allocator.live(Slot::NOBODY) == live;
         let _ = self.allocator.take_shortfall(Slot::NOBODY);
         stream.synchronize().map_err(Unusable::driver("the GPU does not work"))?;
+        self.allocator.return_everything();
         if came && charged && went { Ok(()) } else { Err(Unusable::NotInterposed) }
     }
 

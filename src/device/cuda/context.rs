@@ -92,5 +92,5 @@ fn compile(cuda: &CudaDevice) {
         // There is no function without a name: the module is loaded all the same, and that is what is wanted.
         let _ = cuda.get_or_load_func("", module);
     }
-    tracing::debug!("candle's kernels are loaded after {} ms", started.elapsed().as_millis());
+    tracing::info!("candle's kernels are ready after {} ms", started.elapsed().as_millis());
 }

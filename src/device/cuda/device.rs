@@ -150,6 +150,11 @@ impl Device for CudaDevice {
         Slack::CUDA
     }
 
+    fn taken_by(&self, weights: Bytes) -> Bytes {
+        // A tensor begins at a multiple of 512 bytes: a MiB is that for 4,000 of them.
+        (weights + Bytes::mib(1)).round_up_to(Slack::CUDA.granule)
+    }
+
     fn profile_facts(&self, content: String, dtype: &str, length_max: u32) -> ProfileFacts {
         let mode = self.card.allocator().mode().as_str();
         ProfileFacts::gpu(self.card.name(), self.card.capability(), mode, content, dtype, length_max)

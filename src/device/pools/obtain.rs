@@ -91,7 +91,8 @@ impl<D: PoolDriver> PooledAllocator<D> {
         }
     }
 
-    fn return_everything(&self) {
+    /// Waits for the device and returns everything that is cached, whosesoever.
+    pub fn return_everything(&self) {
         self.wait();
         let pools: Vec<_> = self.books().pools().map(|pool| pool.handle).collect();
         for pool in pools {
