@@ -57,6 +57,8 @@ struct header {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static u64 plain;
 static _Thread_local void *current;
+/* The context of device 0; the others follow. */
+#define FIRST_CONTEXT 0x1000
 
 static u64 number_from(const char *name, u64 otherwise) {
     const char *text = getenv(name);
@@ -207,8 +209,9 @@ struct properties {
 
 static CUresult create(void **out, const struct properties *properties) {
     if (control[STICKY]) return (CUresult)control[STICKY];
-    /* Pinned memory of a device, as only that is modelled. */
-    if (properties->type != 1 || properties->location != 1 || properties->device != 0) return INVALID_VALUE;
+    /* Pinned memory of the current context's device, as only that is modelled. */
+    if (properties->type != 1 || properties->location != 1) return INVALID_VALUE;
+    if (properties->device != (int)(intptr_t)current - FIRST_CONTEXT) return INVALID_VALUE;
     for (int i = 1; i < POOLS_MAX; i++)
         if (!pools[i].exists) {
             pools[i] = (struct pool){.exists = 1, .most = properties->most};
@@ -316,7 +319,7 @@ CUresult cuDeviceGetGraphMemAttribute(int device, int which, u64 *value) {
     return SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRetain(void **context, int device) {
-    *context = (void *)(intptr_t)(0x1000 + device);
+    *context = (void *)(intptr_t)(FIRST_CONTEXT + device);
     return SUCCESS;
 }
 CUresult cuDevicePrimaryCtxRelease_v2(int device) { (void)device; return SUCCESS; }
