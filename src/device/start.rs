@@ -48,11 +48,13 @@ pub fn start(
     epoch: Instant,
     reports: impl FnMut(Report) + Send + 'static,
 ) -> io::Result<Box<dyn Device>> {
-    match options.choice {
+    let device = match options.choice {
         Choice::Cpu => cpu(options, epoch, reports),
         Choice::Cuda(ordinal) => gpu(ordinal, options, epoch, reports),
         Choice::Auto => first_that_works(options, epoch, reports),
-    }
+    }?;
+    tracing::info!("models run on {}", device.name());
+    Ok(device)
 }
 
 fn cpu(

@@ -10,7 +10,7 @@ use super::hardware::Cuda;
 use super::readings::Parts;
 use super::watch::Watch;
 use crate::device::cpu::allocator;
-use crate::device::pools::{DriverError, PoolsSnapshot};
+use crate::device::pools::DriverError;
 use crate::device::profile_store::ProfileFacts;
 use crate::device::statistics::{CardUse, DeviceSnapshot, ModelUse, Statistics, Use, WorkspaceUse};
 use crate::device::{Device, DeviceThread, Executor, Kind, Order, Report, Stopped};
@@ -142,7 +142,7 @@ impl Device for CudaDevice {
             server_bytes: allocator_of_the_host(),
             models,
             events: self.statistics.events(),
-            card: Some(card_use(parts, &pools)),
+            card: Some(CardUse::new(parts_lines(&parts), parts.unattributed, &pools, allocator.driver().hits())),
         })
     }
 
@@ -159,10 +159,6 @@ impl Device for CudaDevice {
         let mode = self.card.allocator().mode().as_str();
         ProfileFacts::gpu(self.card.name(), self.card.capability(), mode, content, dtype, length_max)
     }
-}
-
-fn card_use(parts: Parts, pools: &PoolsSnapshot) -> CardUse {
-    CardUse::new(parts_lines(&parts), parts.unattributed, pools)
 }
 
 /// The parts under the names that metrics and tables use.

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use crate::device::Owner;
-use crate::device::pools::{Action, PoolsSnapshot};
+use crate::device::pools::{Action, Hits, PoolsSnapshot};
 use crate::units::{Bytes, ModelId};
 
 /// A part of the card.
@@ -75,11 +75,18 @@ pub struct CardUse {
     pub allocations: Vec<CardEvent>,
     /// Frees of addresses that came from elsewhere.
     pub foreign_frees: u64,
+    /// Allocations that failed on purpose.
+    pub failed_on_purpose: Hits,
 }
 
 impl CardUse {
     /// What the allocator says, beside the parts.
-    pub fn new(parts: Vec<(&'static str, u64)>, unattributed_bytes: Option<i64>, snapshot: &PoolsSnapshot) -> CardUse {
+    pub fn new(
+        parts: Vec<(&'static str, u64)>,
+        unattributed_bytes: Option<i64>,
+        snapshot: &PoolsSnapshot,
+        failed_on_purpose: Hits,
+    ) -> CardUse {
         let number = |owner: Owner| owner.model.map(ModelId::get);
         let pools = snapshot.pools.iter().map(|pool| CardPool {
             model: number(pool.owner),
@@ -109,6 +116,7 @@ impl CardUse {
             blocks: blocks.collect(),
             allocations: allocations.collect(),
             foreign_frees: snapshot.foreign_frees,
+            failed_on_purpose,
         }
     }
 
