@@ -13,9 +13,9 @@ use tokio::task::JoinHandle;
 use crate::admission::QueueLimits;
 use crate::config::source::{Cache, Located, resolve};
 use crate::config::{self, ConfigError, Entry, Environment, MemoryBudget, Repository, ServerConfig};
-use crate::device::cpu::CpuDevice;
+use crate::device::pools::{Failures, Mode};
 use crate::device::profile_store::ProfileStore;
-use crate::device::{Device, Report};
+use crate::device::{self, Choice, Report, StartOptions};
 use crate::engine::{Engine, EngineError, EngineHandle, EngineSettings, Offer};
 use crate::memory::{DeviceBooks, Reading, Readings, Slack, TrimPolicy};
 use crate::model::{Blueprint, ModelFiles};
@@ -194,13 +194,34 @@ fn start_engine(
         config::Batching::Profile => readings,
         config::Batching::Fixed(_) => Readings::Off,
     };
-    let device = move |epoch: Instant, reports: Box<dyn FnMut(Report) + Send>| {
-        CpuDevice::start(before_steps, epoch, reports).map(|device| Box::new(device) as Box<dyn Device>)
-    };
+    let start = start_options(config, before_steps);
+    let device = move |epoch: Instant, reports: Box<dyn FnMut(Report) + Send>| device::start(start, epoch, reports);
     let offers = offers(repository, cache);
     let profiles = ProfileStore::new(config.profile_dir.clone());
-    let books = |reading: &Reading| books(config.memory_budget, config.memory_safety, readings, reading);
+    let books = |reading: &Reading, slack: Slack| {
+        books(config.memory_budget, config.memory_safety, readings, (reading, slack.granule))
+    };
     Engine::start(engine_settings(config), offers, metrics, profiles, device, books)
+}
+
+/// How the configured device is started.
+pub fn start_options(config: &ServerConfig, live: Readings) -> StartOptions {
+    let choice = match config.device {
+        config::DeviceKind::Auto => Choice::Auto,
+        config::DeviceKind::Cpu => Choice::Cpu,
+        config::DeviceKind::Cuda(ordinal) => Choice::Cuda(ordinal),
+    };
+    let allocator = match config.allocator {
+        config::Allocator::Pools => Mode::Pools,
+        config::Allocator::Plain => Mode::Plain,
+        config::Allocator::Driver => Mode::Driver,
+    };
+    let failures = match config.fail_allocations {
+        config::FailAllocations::Never => Failures::Never,
+        config::FailAllocations::Random { probability, seed } => Failures::Random { probability, seed },
+        config::FailAllocations::Above(bytes) => Failures::Above { bytes: bytes.get() },
+    };
+    StartOptions { choice, live, allocator, failures }
 }
 
 fn readings(config: &ServerConfig) -> Readings {
@@ -210,13 +231,18 @@ fn readings(config: &ServerConfig) -> Readings {
     }
 }
 
-/// The books of a device whose first reading this is.
-fn books(budget: MemoryBudget, safety: Bytes, readings: Readings, reading: &Reading) -> DeviceBooks {
+/// The books of a device whose first reading this is, and which takes memory by the granule.
+fn books(
+    budget: MemoryBudget,
+    safety: Bytes,
+    readings: Readings,
+    (reading, granule): (&Reading, Bytes),
+) -> DeviceBooks {
     // The budget is for models and their steps. The safety margin lies beside it, unless the budget is the whole device.
     let capacity = (budget.of(reading.total, reading.free) + safety).min(reading.total);
-    // On a CPU nothing is taken before the first model that would be inside the budget: the server's own memory is
-    // outside it.
-    DeviceBooks { capacity, safety, fixed: Bytes::ZERO, granule: Slack::CPU.granule, readings }
+    // Nothing is taken before the first model that would be inside the budget: the server's own memory, and on a GPU the
+    // context and compiled modules, are outside it.
+    DeviceBooks { capacity, safety, fixed: Bytes::ZERO, granule, readings }
 }
 
 fn engine_settings(config: &ServerConfig) -> EngineSettings {

@@ -47,7 +47,8 @@ impl Bench {
         let row = |length: &u32| Arc::new(TokenRow { ids: (0..*length).map(|at| 5 + at).collect(), types: Vec::new() });
         let batch = Batch::Tokens(lengths.iter().map(row).collect());
         let (step, ceiling, evictable) = (StepId::new(0), Bytes::MAX, Vec::new());
-        let run = Run { step, model: MODEL, batch, predicted: Bytes::ZERO, ceiling, purpose: RunPurpose::Trace, evictable };
+        let run =
+            Run { step, model: MODEL, batch, predicted: Bytes::ZERO, ceiling, purpose: RunPurpose::Trace, evictable };
         match self.send(Order::Run(run)) {
             Report::Ran(ran) if ran.observed.outcome == Outcome::Done => ran,
             other => panic!("{other:?}"),

@@ -8,6 +8,8 @@ pub mod plan;
 pub mod pull;
 pub mod profile;
 pub mod bench;
+#[cfg(feature = "cuda")]
+pub mod gpu_test;
 mod table;
 
 use std::process::ExitCode;
@@ -40,6 +42,9 @@ enum Command {
     Pull(pull::PullArgs),
     /// Put a server under load and report what came of it
     Bench(bench::BenchArgs),
+    /// Check on this machine's GPU that every byte is accounted for
+    #[cfg(feature = "cuda")]
+    GpuTest(gpu_test::GpuTestArgs),
 }
 
 impl Cli {
@@ -57,6 +62,8 @@ impl Cli {
             Command::Profile(args) => profile::run(args),
             Command::Pull(args) => pull::run(args),
             Command::Bench(args) => bench::run(args),
+            #[cfg(feature = "cuda")]
+            Command::GpuTest(args) => gpu_test::run(args),
         }
     }
 }

@@ -3,17 +3,19 @@
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::process::ExitCode;
+use std::time::Instant;
 
 use super::table;
 use crate::config::source::Cache;
 use crate::config::{Effective, Environment, LoadPolicy, Repository, ServeOptions, ServerConfig};
-use crate::device::cpu::{SystemReadings, set_compute_threads};
-use crate::device::profile_store::{ProfileFacts, ProfileStore};
+use crate::device::cpu::set_compute_threads;
+use crate::device::profile_store::ProfileStore;
+use crate::device::{self, Device};
 use crate::engine::{Offer, fit_line};
-use crate::memory::{FitPlan, Profile, Slack, Verdict, fit_plan};
+use crate::memory::{FitPlan, Profile, Readings, Verdict, fit_plan};
 use crate::model::Blueprint;
 use crate::server;
-use crate::units::{Bytes, ModelId};
+use crate::units::{Bytes, ModelId, Timestamp};
 
 /// Exit code when the models do not fit.
 const DOES_NOT_FIT: u8 = 3;
@@ -40,7 +42,9 @@ pub fn run(args: PlanArgs) -> anyhow::Result<ExitCode> {
     // Kept profiles are valid for a number of threads.
     let threads = NonZeroUsize::new(config.threads.count()).unwrap_or(NonZeroUsize::MIN);
     set_compute_threads(threads)?;
-    let memory = SystemReadings::open()?.read()?;
+    // Only asked, never given an order.
+    let device = device::start(server::start_options(&config, Readings::Off), Instant::now(), |_| ())?;
+    let memory = device.reading(Timestamp::START)?;
     let budget = config.memory_budget.of(memory.total, memory.free);
 
     let store = ProfileStore::new(config.profile_dir.clone());
@@ -56,7 +60,7 @@ pub fn run(args: PlanArgs) -> anyhow::Result<ExitCode> {
             }
         };
         if args.all || model.load == LoadPolicy::Startup {
-            let profile = kept_profile(&store, &blueprint);
+            let profile = kept_profile(&store, &*device, &blueprint);
             lines.push(fit_line(ModelId::new(names.len() as u32), &blueprint, profile.as_ref(), None));
             names.push(name);
         }
@@ -70,11 +74,11 @@ pub fn run(args: PlanArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The kept profile of a model; one that cannot be read counts as none, as it does for `serve`.
-fn kept_profile(store: &ProfileStore, blueprint: &Blueprint) -> Option<Profile> {
+fn kept_profile(store: &ProfileStore, device: &dyn Device, blueprint: &Blueprint) -> Option<Profile> {
     let card = blueprint.card();
-    let facts = ProfileFacts::cpu(blueprint.content_key(), card.dtype.as_str(), card.length_max);
+    let facts = device.profile_facts(blueprint.content_key(), card.dtype.as_str(), card.length_max);
     let table = store.load(&facts).ok()??;
-    Profile::from_table(&table, &blueprint.axes(), Slack::CPU).ok()
+    Profile::from_table(&table, &blueprint.axes(), device.slack()).ok()
 }
 
 fn write(out: &mut impl Write, names: &[String], plan: &FitPlan) -> io::Result<()> {

@@ -9,13 +9,112 @@ use super::kinds::choice;
 use super::written::{Form, Written, written_choice};
 use crate::units::Bytes;
 
+/// The device that runs the models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The first GPU if this program and the machine have one, else the processor.
+    Auto,
+    /// The processor and its memory.
+    Cpu,
+    /// The GPU of this number.
+    Cuda(u32),
+}
+
+impl std::str::FromStr for DeviceKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<DeviceKind, String> {
+        super::written::read(text)
+    }
+}
+
+impl fmt::Display for DeviceKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.show())
+    }
+}
+
+impl Written for DeviceKind {
+    const FORM: Form = Form::Text;
+
+    fn allowed() -> String {
+        "\"auto\", \"cpu\", \"cuda\" or \"cuda:N\" for the GPU of that number".into()
+    }
+
+    fn read(text: &str) -> Option<DeviceKind> {
+        match text {
+            "auto" => Some(DeviceKind::Auto),
+            "cpu" => Some(DeviceKind::Cpu),
+            "cuda" => Some(DeviceKind::Cuda(0)),
+            other => other.strip_prefix("cuda:")?.parse().ok().map(DeviceKind::Cuda),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            DeviceKind::Auto => "auto".into(),
+            DeviceKind::Cpu => "cpu".into(),
+            DeviceKind::Cuda(ordinal) => format!("cuda:{ordinal}"),
+        }
+    }
+}
+
 choice!(
-    /// The device that runs the models.
-    DeviceKind {
-        /// The processor and its memory.
-        Cpu = "cpu",
+    /// Where the memory of a GPU comes from.
+    Allocator {
+        /// Memory pools of the driver, one for each purpose; where the device has none, as `plain`.
+        Pools = "pools",
+        /// Single allocations of the driver, cached by size.
+        Plain = "plain",
+        /// What the driver does by itself, for profilers and sanitizers.
+        Driver = "driver",
     }
 );
+
+/// Which allocations of a GPU fail on purpose.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FailAllocations {
+    /// None.
+    Never,
+    /// Each with this probability.
+    Random {
+        /// From 0 to 1.
+        probability: f64,
+        /// The same seed and the same calls fail alike.
+        seed: u64,
+    },
+    /// Those of steps above this size.
+    Above(Bytes),
+}
+
+impl Written for FailAllocations {
+    const FORM: Form = Form::Text;
+
+    fn allowed() -> String {
+        "\"never\", \"random:PROBABILITY:SEED\", such as \"random:0.01:7\", or \"above:BYTES\", such as \"above:64MiB\""
+            .into()
+    }
+
+    fn read(text: &str) -> Option<FailAllocations> {
+        if text == "never" {
+            return Some(FailAllocations::Never);
+        }
+        if let Some(bytes) = text.strip_prefix("above:") {
+            return bytes.parse().ok().map(FailAllocations::Above);
+        }
+        let (probability, seed) = text.strip_prefix("random:")?.split_once(':')?;
+        let (probability, seed) = (probability.parse().ok()?, seed.parse().ok()?);
+        (0.0..=1.0).contains(&probability).then_some(FailAllocations::Random { probability, seed })
+    }
+
+    fn show(&self) -> String {
+        match self {
+            FailAllocations::Never => "never".into(),
+            FailAllocations::Random { probability, seed } => format!("random:{probability}:{seed}"),
+            FailAllocations::Above(bytes) => format!("above:{}B", bytes.get()),
+        }
+    }
+}
 
 choice!(
     /// Whether free memory is read again before each step.
@@ -39,7 +138,7 @@ choice!(
     }
 );
 
-written_choice!(DeviceKind, Readings, LogFormat);
+written_choice!(Allocator, Readings, LogFormat);
 
 /// The memory of the device that this server may use for everything.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -257,6 +356,12 @@ mod tests {
         check::<Models>("auto");
         check::<Models>("some/folder");
         check::<LogFilter>("info,plimsoll::scheduler=debug");
+        check::<DeviceKind>("auto");
+        check::<DeviceKind>("cuda");
+        check::<DeviceKind>("cuda:3");
+        check::<FailAllocations>("never");
+        check::<FailAllocations>("random:0.01:7");
+        check::<FailAllocations>("above:64MiB");
     }
 
     #[test]
@@ -267,6 +372,10 @@ mod tests {
         assert_eq!(Models::read(""), None);
         assert_eq!(LogFilter::read("loud"), None);
         assert_eq!(MemoryBudget::read("-1"), None);
+        assert_eq!(DeviceKind::read("cuda:"), None);
+        assert_eq!(DeviceKind::read("gpu"), None);
+        assert_eq!(FailAllocations::read("random:1.5:1"), None);
+        assert_eq!(FailAllocations::read("random:0.5"), None);
     }
 
     #[test]

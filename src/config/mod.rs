@@ -20,7 +20,9 @@ pub mod files;
 pub mod digest;
 
 pub use argument::{ModelArgument, check_name};
-pub use choices::{Batching, DeviceKind, LogFilter, LogFormat, MemoryBudget, Models, Readings, Threads};
+pub use choices::{
+    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, MemoryBudget, Models, Readings, Threads,
+};
 pub use error::{ConfigError, Place, Problem};
 pub use kinds::{Dtype, LoadPolicy, Pooling, Task};
 pub use model::{Amount, ModelConfig, Source};

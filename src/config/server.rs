@@ -252,7 +252,7 @@ mod tests {
         refused(&["--memory-budget", "lots"], &[], "", &["--memory-budget", "\"60%\""]);
         refused(&[], &[], "model = \"x\"", &["model must be a list"]);
         refused(&[], &[], "model = [\"x:fp8\"]", &["F/server.toml:1:10: 'fp8' is not one of"]);
-        refused(&[], &[], "device = \"cuda\"", &["device: 'cuda' is not allowed: write \"cpu\""]);
+        refused(&[], &[], "device = \"gpu\"", &["device: 'gpu' is not allowed: write \"auto\""]);
         refused(
             &[],
             &[("PLIMSOLL_GRCP_PORT", "1")],

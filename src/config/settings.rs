@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::argument::ModelArgument;
-use super::choices::{Batching, DeviceKind, LogFilter, LogFormat, MemoryBudget, Models, Readings, Threads};
+use super::choices::{
+    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, MemoryBudget, Models, Readings, Threads,
+};
 use super::sources::Sources;
 use super::written::{self, Written};
 use crate::units::{Bytes, Micros};
@@ -158,9 +160,15 @@ settings! {
             "Higher: more host memory for each connection. Lower: busy clients need several connections.";
     }
     "Device" {
-        /// Device that runs the models.
-        device: DeviceKind = "cpu",
-            "The CPU runs everywhere.";
+        /// Device that runs the models: 'cpu', 'cuda' or 'cuda:N'; 'auto': the first GPU that can be used, else the CPU.
+        device: DeviceKind = "auto",
+            "A GPU needs a program that was built with --features cuda. With 'auto' a broken GPU is only a line in the log.";
+        /// Where the memory of a GPU comes from: 'pools' of the driver, 'plain' allocations that are cached here, or the 'driver' by itself.
+        allocator: Allocator = "pools",
+            "'plain' is for devices without pools. 'driver' is slower, and is what profilers and sanitizers understand.";
+        /// Which allocations of a GPU fail on purpose: 'never', 'random:PROBABILITY:SEED' or 'above:BYTES'.
+        fail_allocations: FailAllocations = "never",
+            "Steps are repeated and halved, and take longer. For tests.";
         /// Threads that compute; 'auto' for one for each processor this process may use.
         threads: Threads = "auto",
             "More than there are free processors: each operation waits for its slowest thread. Fewer: slower steps, room for others.";

@@ -139,12 +139,16 @@ impl<H: Hardware> Hardware for Squeezed<H> {
         self.inner.resident(account)
     }
 
+    fn close(&mut self, account: H::Account) -> Bytes {
+        self.inner.close(account)
+    }
+
     fn step<R: Clone>(
         &mut self,
         model: ModelId,
         need: Need,
-        body: impl FnOnce() -> R,
-    ) -> Result<(R, StepUse), Shortfall> {
+        body: impl FnOnce() -> Result<R, Fault>,
+    ) -> Result<(Result<R, Fault>, StepUse), Shortfall> {
         let available = Bytes::new(self.room.load(Relaxed));
         if need.predicted > available {
             return Err(Shortfall { needed: need.predicted, available });

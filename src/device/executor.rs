@@ -172,11 +172,10 @@ pub(super) fn unload<H: Hardware>(
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| drop(tensors))) {
         tracing::error!(model = model.get(), "dropping the model panicked: {}", panic_text(&*payload));
     }
-    let after = hardware.resident(&account);
-    drop(account);
+    let left = hardware.close(account);
     hardware.settle();
     let free = free_before.zip(hardware.free()).map(|(before, after)| Change { before, after });
-    let gone = Released { model, released: before.total().saturating_sub(after.total()), left: after.total(), free };
+    let gone = Released { model, released: before.total().saturating_sub(left), left, free };
     statistics.unloaded(&gone);
     gone
 }

@@ -1,4 +1,4 @@
-//! What the device's thread needs of a device. The CPU implements it; CUDA does next.
+//! What the device's thread needs of a device.
 
 use super::Shortfall;
 use super::trace::Recording;
@@ -7,7 +7,8 @@ use crate::units::{Bytes, ModelId};
 
 /// A device as its thread sees it: tensors, scopes and memory. Everything is called on that one thread.
 ///
-/// A port: implemented by [`super::cpu::Cpu`], and wrapped by [`super::drill::Squeezed`] in tests.
+/// A port: implemented by [`super::cpu::Cpu`] and by `Cuda` under the feature `cuda`, and wrapped by
+/// [`super::drill::Squeezed`] in tests.
 pub trait Hardware {
     /// The account of a loaded model. Dropping it ends the account; drop the model first.
     type Account;
@@ -28,7 +29,12 @@ pub trait Hardware {
     /// Bytes of the account: alive now, and the most at once.
     fn resident(&self, account: &Self::Account) -> Resident;
 
-    /// Runs `body` (one forward pass) with everything that it allocates charged to the step.
+    /// Ends the account of a model whose tensors are dropped. Returns what is still alive of it: libraries keep it, and
+    /// it serves whoever comes next.
+    fn close(&mut self, account: Self::Account) -> Bytes;
+
+    /// Runs `body` (one forward pass) with everything that it allocates charged to the step. A fault of `body` comes back
+    /// as it is, or as the [`Fault::DeviceLost`] that it was the first sign of.
     ///
     /// # Errors
     /// If the device cannot give the step its memory: found before it starts where the device can tell, or by an
@@ -37,8 +43,8 @@ pub trait Hardware {
         &mut self,
         model: ModelId,
         need: Need,
-        body: impl FnOnce() -> R,
-    ) -> Result<(R, StepUse), Shortfall>;
+        body: impl FnOnce() -> Result<R, Fault>,
+    ) -> Result<(Result<R, Fault>, StepUse), Shortfall>;
 
     /// Has the blocks of the next step recorded, where the device can do that.
     fn record_next(&mut self) {}
@@ -88,6 +94,9 @@ pub struct StepUse {
     pub freed: u64,
     /// Whether the peak was above the ceiling.
     pub overrun: bool,
+    /// Allocations that the device refused at first and gave once everything cached was returned: rung 1 of the ladder,
+    /// inside the step.
+    pub retried: u32,
 }
 
 /// What a model holds.

@@ -1,7 +1,8 @@
 //! The rim to the hardware: allocator, readings, and the thread that owns every tensor.
 //!
 //! The engine sends [`Order`]s to an [`Executor`] and gets [`Report`]s. Behind it a [`DeviceThread`] runs models under
-//! scopes and leases on some [`Hardware`]: the [`cpu`] now, CUDA next, under the same types.
+//! scopes and leases on some [`Hardware`]: the [`cpu`], or a GPU with the feature `cuda`, under the same types. [`start`]
+//! chooses.
 
 mod order;
 mod report;
@@ -13,6 +14,10 @@ mod scope;
 pub mod statistics;
 pub mod trace;
 pub mod cpu;
+pub mod pools;
+#[cfg(feature = "cuda")]
+pub mod cuda;
+mod start;
 pub mod profile_store;
 pub mod drill;
 #[cfg(test)]
@@ -24,3 +29,4 @@ pub use order::{Loader, Order, Run, RunPurpose};
 pub use port::Device;
 pub use report::{Change, Loaded, Ran, Released, Report, RowFailure, Shortfall};
 pub use scope::{Kind, Owner};
+pub use start::{Choice, StartOptions, start};

@@ -7,7 +7,7 @@ use super::profile_store::ProfileFacts;
 use super::statistics::DeviceSnapshot;
 use crate::memory::{Reading, Slack};
 use crate::model::DeviceForm;
-use crate::units::Timestamp;
+use crate::units::{Bytes, Timestamp};
 
 /// One device. Dropping it unloads every model and ends its thread.
 pub trait Device: Executor {
@@ -31,6 +31,12 @@ pub trait Device: Executor {
 
     /// What is added to the predictions of its profiles.
     fn slack(&self) -> Slack;
+
+    /// What the device takes for so many bytes of weights: the allocator's granule is the model's, however little of the
+    /// last one is used.
+    fn taken_by(&self, weights: Bytes) -> Bytes {
+        weights
+    }
 
     /// Everything that a stored profile of a model depends on.
     fn profile_facts(&self, content: String, dtype: &str, length_max: u32) -> ProfileFacts;

@@ -58,6 +58,7 @@ impl<H: Hardware> StepRunner<'_, H> {
         let mut evicted = Vec::new();
         let mut ladder = Ladder::new();
         let mut peak = Bytes::ZERO;
+        let mut retried = 0u32;
         // Parts go through from the first row to the last, so their results come in order.
         let mut rows: Vec<RowResult> = Vec::with_capacity(count);
         let whole_batch: Range<usize> = 0..count;
@@ -68,6 +69,7 @@ impl<H: Hardware> StepRunner<'_, H> {
             let shortfall = match self.attempt(model, &slice(&batch, &part), part.start, need) {
                 Ok((results, used)) => {
                     peak = peak.max(used.peak);
+                    retried = retried.saturating_add(used.retried);
                     rows.extend(results);
                     ladder.part_done();
                     continue;
@@ -96,8 +98,10 @@ impl<H: Hardware> StepRunner<'_, H> {
                 }
             }
         }
-        let observed =
-            Observed { peak, time: Micros::from(started.elapsed()), rungs: ladder.used(), outcome: outcome(&rows) };
+        let mut rungs = ladder.used();
+        // The same rung, climbed inside an allocation.
+        rungs.trims = rungs.trims.saturating_add(retried);
+        let observed = Observed { peak, time: Micros::from(started.elapsed()), rungs, outcome: outcome(&rows) };
         Summary { rows, observed, evicted, recording: None }
     }
 

@@ -88,7 +88,7 @@ impl Core {
         let measured = self.scheduler.profile(model).and_then(|profile| profile.predicted(least));
         let stored = || self.rig.stored_profile(blueprint).and_then(|profile| profile.predicted(least));
         LoadNeed {
-            resident: blueprint.resident(),
+            resident: self.rig.taken_by(blueprint.resident()),
             transient: blueprint.transient(),
             least_workspace: measured.or_else(stored).unwrap_or(Bytes::ZERO),
         }

@@ -58,6 +58,7 @@ impl MemorySnapshot {
             "workspace": self.usage.as_ref().map(|usage| usage.workspace),
             "library": self.usage.as_ref().map(|usage| usage.library),
             "server_bytes": self.usage.as_ref().map(|usage| usage.server_bytes),
+            "card": self.usage.as_ref().and_then(|usage| usage.card.as_ref()),
             // Of models by their id.
             "events": self.usage.as_ref().map(|usage| &usage.events),
         })

@@ -76,6 +76,10 @@ impl Core {
             frees: counters().map(|counters| counters.blocks_freed).sum(),
             trims: snapshot.workspace.trims,
         });
+        if let Some(card) = &snapshot.card {
+            let parts = card.parts.iter().map(|part| (part.part, part.bytes));
+            self.rig.device_metrics().card(parts, card.unattributed_bytes);
+        }
     }
 
     /// The books, the reading and the device's own counts, now.

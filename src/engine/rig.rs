@@ -57,6 +57,11 @@ impl Rig {
         self.device.slack()
     }
 
+    /// What the device takes for a model's weights.
+    pub(super) fn taken_by(&self, weights: Bytes) -> Bytes {
+        self.device.taken_by(weights)
+    }
+
     pub(super) fn model_metrics(&self, model: ModelId) -> &ModelMetrics {
         &self.models[model.get() as usize]
     }

@@ -22,7 +22,7 @@ use crate::config::source::Cache;
 use crate::config::{Effective, Environment, ModelConfig, Place, Repository, ServeOptions, ServerConfig};
 use crate::device::cpu::set_compute_threads;
 use crate::device::profile_store::ProfileStore;
-use crate::memory::{Measured, Profile, Role};
+use crate::memory::{Measured, Profile, Readings, Role};
 use crate::model::Blueprint;
 use crate::server;
 use crate::units::Bytes;
@@ -74,7 +74,8 @@ pub fn run(args: ProfileArgs) -> anyhow::Result<ExitCode> {
     set_compute_threads(threads)?;
     let (model, blueprint) = find(&args.name, &config, &environment)?;
 
-    let mut session = Session::start(blueprint).with_context(|| format!("{} cannot be loaded", model.name))?;
+    let mut session = Session::start(blueprint, server::start_options(&config, Readings::Off))
+        .with_context(|| format!("{} cannot be loaded", model.name))?;
     let resident = session.resident();
     let mut out = io::stdout().lock();
     writeln!(out, "{} ({}) on {}: {resident} of weights\n", model.name, model.dtype, session.device_name())?;

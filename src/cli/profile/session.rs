@@ -5,11 +5,10 @@ use std::time::Instant;
 
 use anyhow::{Context, anyhow, bail};
 
-use crate::device::cpu::CpuDevice;
 use crate::device::profile_store::ProfileFacts;
 use crate::device::trace::Trace;
-use crate::device::{Device, Executor, Loader, Order, Ran, Report, Run, RunPurpose};
-use crate::memory::{Measured, Outcome, ProbeRuns, Readings, Shape, Slack};
+use crate::device::{self, Device, Loader, Order, Ran, Report, Run, RunPurpose, StartOptions};
+use crate::memory::{Measured, Outcome, ProbeRuns, Shape, Slack};
 use crate::model::{Batch, Blueprint};
 use crate::units::{Bytes, ModelId, StepId};
 
@@ -18,22 +17,22 @@ const MODEL: ModelId = ModelId::new(0);
 /// A loaded model whose steps are measured one by one.
 pub(super) struct Session {
     blueprint: Blueprint,
-    device: CpuDevice,
+    device: Box<dyn Device>,
     reports: Receiver<Report>,
     resident: Bytes,
     next_step: u64,
 }
 
 impl Session {
-    /// Starts the device and loads the model.
-    pub(super) fn start(blueprint: Blueprint) -> anyhow::Result<Session> {
+    /// Starts the device and loads the model. Probes should run whatever else is on the machine: a peak does not depend
+    /// on it.
+    pub(super) fn start(blueprint: Blueprint, options: StartOptions) -> anyhow::Result<Session> {
         let (sender, reports) = channel();
         let take_in = move |report| {
             // The session is gone: nobody wants to know.
             let _ = sender.send(report);
         };
-        // Probes are run whatever else is on the machine: a peak does not depend on it.
-        let device = CpuDevice::start(Readings::Off, Instant::now(), take_in)?;
+        let device = device::start(options, Instant::now(), take_in)?;
         let blueprint = blueprint.for_device(device.form());
         let loaded = blueprint.clone();
         let loader = move |device: &candle_core::Device| loaded.load(device).map_err(Into::into);

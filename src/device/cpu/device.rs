@@ -110,6 +110,7 @@ impl CpuDevice {
             server_bytes: allocator::server_live().get(),
             models,
             events: self.statistics.events(),
+            card: None,
         })
     }
 }

@@ -65,12 +65,18 @@ impl Hardware for Cpu {
         Resident { weights: weights.live, weights_peak: weights.peak, library }
     }
 
+    fn close(&mut self, account: ResidentAccount) -> Bytes {
+        let left = self.resident(&account).total();
+        drop(account);
+        left
+    }
+
     fn step<R: Clone>(
         &mut self,
         model: ModelId,
         need: Need,
-        body: impl FnOnce() -> R,
-    ) -> Result<(R, StepUse), Shortfall> {
+        body: impl FnOnce() -> Result<R, Fault>,
+    ) -> Result<(Result<R, Fault>, StepUse), Shortfall> {
         if self.live == Readings::Live
             && let Some(available) = self.available()
             && available < need.predicted
@@ -97,6 +103,7 @@ impl Hardware for Cpu {
             allocated: balance.allocated,
             freed: balance.freed,
             overrun: step.has_overrun(),
+            retried: 0,
         };
         Ok((result, used))
     }

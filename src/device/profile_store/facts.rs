@@ -49,6 +49,28 @@ impl ProfileFacts {
         }
     }
 
+    /// The facts of a model on a GPU. `allocator` says where memory comes from: a peak is what it counts.
+    pub fn gpu(
+        name: &str,
+        (major, minor): (i32, i32),
+        allocator: &str,
+        content: String,
+        dtype: &str,
+        length_max: u32,
+    ) -> ProfileFacts {
+        ProfileFacts {
+            device: name.to_owned(),
+            instruction_set: format!("compute {major}.{minor}"),
+            threads: 0,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            candle: CANDLE_VERSION.to_owned(),
+            allocator: format!("{allocator}-1"),
+            content,
+            dtype: dtype.to_owned(),
+            length_max,
+        }
+    }
+
     /// The name of the file: 32 hexadecimal digits of a SHA-256 over all facts.
     pub fn key(&self) -> String {
         // Every field, in the order of declaration; the separator keeps neighbours apart.

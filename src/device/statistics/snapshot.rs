@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use super::{Counters, PastEvent};
+use super::{CardUse, Counters, PastEvent};
 use crate::device::Kind;
 use crate::units::{Bytes, ModelId};
 
@@ -85,6 +85,9 @@ pub struct DeviceSnapshot {
     pub models: BTreeMap<ModelId, ModelUse>,
     /// The recent past, the oldest first.
     pub events: Vec<PastEvent>,
+    /// Where every byte is, for a device whose memory is only in part ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub card: Option<CardUse>,
 }
 
 fn by_number<S: serde::Serializer>(models: &BTreeMap<ModelId, ModelUse>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -134,6 +137,9 @@ impl DeviceSnapshot {
                 counters.trims + counters.halvings + counters.evictions + counters.refusals,
                 counters.steps_faulted
             )?;
+        }
+        if let Some(card) = &self.card {
+            card.write_table(out, &name)?;
         }
         for past in &self.events {
             writeln!(out, "{:>12.6} s  {:?}", past.at_us as f64 / 1e6, past.event)?;

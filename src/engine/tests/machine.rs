@@ -233,6 +233,7 @@ impl Device for FakeDevice {
     fn snapshot(&self) -> io::Result<DeviceSnapshot> {
         let reading = self.reading(Timestamp::START)?;
         Ok(DeviceSnapshot {
+            card: None,
             device: self.name(),
             free_bytes: reading.free.get(),
             total_bytes: reading.total.get(),

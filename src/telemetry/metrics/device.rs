@@ -48,6 +48,8 @@ pub(super) struct Families {
     library: Family<Labels, Gauge>,
     workspace_reserved: Family<Labels, Gauge>,
     workspace_cached: Family<Labels, Gauge>,
+    part: Family<Labels, Gauge>,
+    unattributed: Family<Labels, Gauge>,
     allocator: Family<Labels, Counter>,
     watchdog: Family<Labels, Counter>,
 }
@@ -72,6 +74,19 @@ impl Families {
                 "device_workspace_cached_bytes",
                 DEVICE,
                 "The part of the reserved workspace that no tensor lives in",
+            ),
+            part: to.gauge(
+                "device_part_bytes",
+                &["device", "part"],
+                "Where every byte of a card is: `free`, pools of `weights`, `kv`, `workspace` and `library`, \
+                 `unpooled`, `fixed` (context, modules, libraries), \
+                 `graphs`, `others`; together they are the card. None on a CPU",
+            ),
+            unattributed: to.gauge(
+                "device_unattributed_bytes",
+                DEVICE,
+                "Memory of a card that the driver counts as this process's \
+                 and that is in no book; no series where it does not say",
             ),
             allocator: to.counter(
                 "allocator_events",
@@ -102,6 +117,10 @@ impl Families {
                 workspace_cached: self.workspace_cached.get_or_create_owned(&labels),
                 allocator: EVENTS.map(|word| self.allocator.get_or_create_owned(&event(word))),
                 allocator_last: Mutex::default(),
+                // Made when a card first says what it has: a CPU has no such series.
+                part: self.part.clone(),
+                unattributed: self.unattributed.clone(),
+                name: name.to_owned(),
                 watchdog: self.watchdog.get_or_create_owned(&labels),
             }),
         }
@@ -127,6 +146,9 @@ struct Handles {
     workspace_cached: Gauge,
     allocator: [Counter; EVENTS.len()],
     allocator_last: Mutex<AllocatorCounts>,
+    part: Family<Labels, Gauge>,
+    unattributed: Family<Labels, Gauge>,
+    name: String,
     watchdog: Counter,
 }
 
@@ -162,6 +184,18 @@ impl DeviceMetrics {
             counter.inc_by(count);
         }
         *last = now;
+    }
+
+    /// Where every byte of a card is, by the names of the parts, and what of it is unattributed, where that is known.
+    pub fn card(&self, parts: impl IntoIterator<Item = (&'static str, u64)>, unattributed: Option<i64>) {
+        let to = &self.handles;
+        for (part, bytes) in parts {
+            let labels = vec![("device", to.name.clone()), ("part", part.to_owned())];
+            to.part.get_or_create_owned(&labels).set(bytes as f64);
+        }
+        if let Some(bytes) = unattributed {
+            to.unattributed.get_or_create_owned(&vec![("device", to.name.clone())]).set(bytes as f64);
+        }
     }
 
     /// Runnable work got no step and its head was failed.

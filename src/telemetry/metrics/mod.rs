@@ -257,9 +257,13 @@ mod tests {
         device.allocator(AllocatorCounts { allocations: 10, frees: 8, trims: 1 });
         device.allocator(AllocatorCounts { allocations: 15, frees: 15, trims: 1 });
         device.watchdog_fired();
+        assert!(!metrics.encode().contains("part="), "a CPU has no parts");
+        device.card([("free", 600), ("others", 400)], Some(-3));
         check(
             &metrics,
             &[
+                r#"plimsoll_device_part_bytes{device="cpu",part="others"} 400.0"#,
+                r#"plimsoll_device_unattributed_bytes{device="cpu"} -3.0"#,
                 r#"plimsoll_device_capacity_bytes{device="cpu"} 900.0"#,
                 r#"plimsoll_device_free_bytes{device="cpu"} 500.0"#,
                 r#"plimsoll_device_workspace_cached_bytes{device="cpu"} 30.0"#,

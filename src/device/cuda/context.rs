@@ -1,0 +1,96 @@
+//! candle on a card: one device, one stream, its libraries' scratch in the books, its kernels compiled.
+
+use std::time::Instant;
+
+use candle_core::Device;
+use candle_core::cuda_backend::{CudaDevice, kernels};
+use cudarc::cublas::sys::{cublasSetWorkspace_v2, cublasStatus_t};
+use cudarc::driver::{CudaSlice, DevicePtrMut};
+
+use super::card::{Card, Unusable};
+use super::interpose::Scope;
+use crate::device::pools::Slot;
+
+/// Scratch of cuBLAS, as its makers recommend for Hopper; half of it is enough before that. Given to it so that it
+/// takes none of its own at some product's first use.
+const SCRATCH_BYTES: usize = 32 << 20;
+const SCRATCH_BYTES_BEFORE_HOPPER: usize = 16 << 20;
+
+/// Where tensors are made on a card. Belongs to the device's thread; fields drop in this order.
+pub struct Tensors {
+    device: Device,
+    cuda: CudaDevice,
+    /// Nothing reads it here: cuBLAS does.
+    _scratch: CudaSlice<u8>,
+}
+
+impl Tensors {
+    /// Makes it and compiles candle's kernels, which would otherwise happen in the first steps, and take memory there.
+    ///
+    /// # Errors
+    /// What candle or the driver refuses.
+    pub fn new(card: &'static Card) -> Result<Tensors, Unusable> {
+        let candle = |error: candle_core::Error| Unusable::Candle { reason: error.to_string() };
+        let _scope = Scope::enter(Slot::NOBODY);
+        let device = Device::new_cuda_with_stream(card.ordinal() as usize).map_err(candle)?;
+        let cuda = device.as_cuda_device().map_err(candle)?.clone();
+        // SAFETY: there is this one stream, and one thread that uses it.
+        unsafe { cuda.disable_event_tracking() };
+        let scratch = give_scratch(card, &cuda)?;
+        compile(&cuda);
+        card.settle_fixed_at_start();
+        Ok(Tensors { device, cuda, _scratch: scratch })
+    }
+
+    /// The device, as candle calls it.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Waits for the stream and forgets the errors of drops, which would be reported by the next unrelated call. The
+    /// first of them is returned.
+    pub(super) fn drain(&self) -> Option<String> {
+        let context = self.cuda.cuda_stream().context().clone();
+        context.check_err().err().map(|error| error.to_string())
+    }
+}
+
+fn give_scratch(card: &Card, cuda: &CudaDevice) -> Result<CudaSlice<u8>, Unusable> {
+    let bytes = if card.capability() >= (9, 0) { SCRATCH_BYTES } else { SCRATCH_BYTES_BEFORE_HOPPER };
+    let stream = cuda.cuda_stream();
+    // SAFETY: scratch is written before it is read.
+    let mut scratch =
+        unsafe { stream.alloc::<u8>(bytes) }.map_err(Unusable::driver("cuBLAS's scratch cannot be allocated"))?;
+    let blas = cuda.cublas_handle();
+    let status = {
+        let (pointer, _in_order) = scratch.device_ptr_mut(&stream);
+        // SAFETY: the handle lives with the device; the memory lives as long, since both are fields of one value and the
+        // memory is dropped last.
+        unsafe { cublasSetWorkspace_v2(*blas.handle(), pointer as *mut _, bytes) }
+    };
+    match status {
+        cublasStatus_t::CUBLAS_STATUS_SUCCESS => Ok(scratch),
+        other => Err(Unusable::Candle { reason: format!("cuBLAS does not take its scratch: {other:?}") }),
+    }
+}
+
+/// Loads the modules of all operations that models use.
+fn compile(cuda: &CudaDevice) {
+    let started = Instant::now();
+    let modules = [
+        &kernels::AFFINE,
+        &kernels::BINARY,
+        &kernels::CAST,
+        &kernels::FILL,
+        &kernels::INDEXING,
+        &kernels::QUANTIZED,
+        &kernels::REDUCE,
+        &kernels::TERNARY,
+        &kernels::UNARY,
+    ];
+    for module in modules {
+        // There is no function without a name: the module is loaded all the same, and that is what is wanted.
+        let _ = cuda.get_or_load_func("", module);
+    }
+    tracing::info!("candle's kernels are ready after {} ms", started.elapsed().as_millis());
+}

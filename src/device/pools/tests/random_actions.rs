@@ -1,0 +1,158 @@
+//! Random models, steps, neighbours and failures: after each action the books and the driver agree.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use rand::rngs::SmallRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+
+struct Loaded {
+    id: ModelId,
+    weights: Slot,
+    tensors: Vec<Pointer>,
+}
+
+struct World {
+    random: SmallRng,
+    card: PooledAllocator<FailingDriver<Simulated>>,
+    models: Vec<Loaded>,
+    /// What steps have left behind.
+    strays: Vec<Pointer>,
+    next: u32,
+}
+
+impl World {
+    fn new(seed: u64, mode: Mode) -> World {
+        let failures = Failures::Random { probability: 0.02, seed };
+        let card = PooledAllocator::new(FailingDriver::new(Simulated::new(1 << 30), failures), mode).unwrap();
+        World { random: SmallRng::seed_from_u64(seed), card, models: Vec::new(), strays: Vec::new(), next: 0 }
+    }
+
+    fn size(&mut self) -> u64 {
+        // Log-uniform from one byte to 128 MiB.
+        let log2 = self.random.random_range(0.0..27.0f64);
+        log2.exp2() as u64
+    }
+
+    fn act(&mut self) {
+        match self.random.random_range(0..100) {
+            0..8 => self.load(),
+            8..14 => self.unload(),
+            14..70 => self.step(),
+            70..80 => {
+                let keep = Bytes::new(self.size());
+                self.card.trim_workspace(keep);
+                // Pools keep whole granules.
+                assert!(self.card.workspace().cached <= keep + Bytes::new(GRANULE));
+            }
+            80..90 => {
+                let bytes = self.random.random_range(0..600) * MIB;
+                self.card.driver().inner().neighbour.store(bytes, Relaxed);
+            }
+            90..97 => {
+                if let Some(stray) = self.strays.pop() {
+                    assert!(self.card.free(stray, Some(1)));
+                }
+            }
+            _ => assert!(!self.card.free(0xdead_0000, Some(1))),
+        }
+    }
+
+    fn load(&mut self) {
+        let id = ModelId::new(self.next);
+        self.next += 1;
+        let weights = self.card.open_model(id);
+        let count = self.random.random_range(0..12);
+        let wanted: Vec<_> = (0..count).map(|_| self.size()).collect();
+        let tensors: Vec<_> = wanted.into_iter().filter_map(|bytes| self.card.alloc(weights, bytes, 1).ok()).collect();
+        let failed = self.card.take_shortfall(weights).is_some();
+        assert_eq!(failed, tensors.len() < count);
+        if failed || self.models.len() == 5 {
+            free_all(&self.card, tensors);
+            assert_eq!(self.card.close_model(weights), Bytes::ZERO);
+        } else {
+            self.card.settle_model(weights);
+            self.models.push(Loaded { id, weights, tensors });
+        }
+    }
+
+    fn unload(&mut self) {
+        if self.models.is_empty() {
+            return;
+        }
+        let index = self.random.random_range(0..self.models.len());
+        let Loaded { weights, tensors, .. } = self.models.remove(index);
+        free_all(&self.card, tensors);
+        let library = self.card.resident(weights).library;
+        assert_eq!(self.card.close_model(weights), library, "only what its steps left behind is left");
+    }
+
+    fn step(&mut self) {
+        if self.models.is_empty() {
+            return;
+        }
+        let model = self.models[self.random.random_range(0..self.models.len())].id;
+        let ceiling = self.size();
+        let step = self.card.begin_step(model, Bytes::new(ceiling)).unwrap();
+        let mut held = Vec::new();
+        let mut refused = false;
+        for _ in 0..self.random.random_range(1..30) {
+            if !held.is_empty() && self.random.random_bool(0.4) {
+                let index = self.random.random_range(0..held.len());
+                assert!(self.card.free(held.swap_remove(index), Some(1)));
+                continue;
+            }
+            let bytes = self.size();
+            match self.card.alloc(step, bytes, 1) {
+                Ok(pointer) => held.push(pointer),
+                Err(error) => {
+                    assert_eq!(error, DriverError::OUT_OF_MEMORY);
+                    refused = true;
+                }
+            }
+            assert!(self.card.live(step) <= ceiling);
+        }
+        if self.strays.len() < 10 && self.random.random_bool(0.1) {
+            self.strays.extend(held.pop());
+        }
+        free_all(&self.card, held);
+        let books = self.card.end_step(step);
+        assert!(books.used.peak.get() <= ceiling && !books.used.overrun);
+        assert_eq!(books.shortfall.is_some(), refused);
+    }
+
+    fn check(&self) {
+        self.card.books().check();
+        let snapshot = self.card.snapshot();
+        let owned: u64 = snapshot.owners.iter().map(|owner| owner.live.get()).sum();
+        let cached = if self.card.mode() == Mode::Plain { self.card.workspace().cached.get() } else { 0 };
+        assert_eq!(owned + cached, self.card.driver().inner().living(), "the driver knows of other blocks");
+        assert_eq!(self.card.fault(), None);
+    }
+}
+
+#[test]
+fn the_books_agree_with_the_driver_whatever_happens() {
+    for mode in [Mode::Pools, Mode::Plain, Mode::Driver] {
+        for seed in 0..40 {
+            let mut world = World::new(seed, mode);
+            for _ in 0..150 {
+                world.act();
+                world.check();
+            }
+            // When everybody is gone, nothing is left.
+            world.card.driver().inner().neighbour.store(0, Relaxed);
+            while !world.models.is_empty() {
+                world.unload();
+            }
+            free_all(&world.card, world.strays.drain(..));
+            world.card.trim_workspace(Bytes::ZERO);
+            world.check();
+            assert_eq!(world.card.driver().inner().living(), 0, "{mode:?}, seed {seed}");
+            if mode == Mode::Pools {
+                assert_eq!(world.card.driver().inner().pool_count(), 2, "{mode:?}, seed {seed}");
+            }
+        }
+    }
+}
