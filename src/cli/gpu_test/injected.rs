@@ -11,7 +11,7 @@ use super::stage::Stage;
 use crate::device::cuda::{CardSettings, CudaDevice};
 use crate::device::drill::{DrillModel, DrillSettings};
 use crate::device::pools::Failures;
-use crate::device::{Executor, Loader, Order, Report, Run, Runs};
+use crate::device::{Executor, Loader, Order, Report, Run, RunPurpose};
 use crate::memory::{Readings, Rungs};
 use crate::model::{Batch, Model, TokenRow};
 use crate::units::{Bytes, ModelId, StepId};
@@ -45,7 +45,7 @@ pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
             batch: batch(),
             predicted: ROW * u64::from(ROWS),
             ceiling: Bytes::MAX,
-            runs: Runs::Serve,
+            purpose: RunPurpose::Serve,
             evictable: Vec::new(),
         };
         device.send(Order::Run(run))?;
