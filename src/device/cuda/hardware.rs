@@ -1,5 +1,6 @@
 //! A GPU under the device's thread.
 
+use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -7,6 +8,7 @@ use super::card::Card;
 use super::context::Tensors;
 use super::interpose::Scope;
 use crate::device::pools::{Cause, OutOfMemory, PoolDriver, Slot};
+use crate::device::trace::Recording;
 use crate::device::{Hardware, Need, Resident, Shortfall, StepUse};
 use crate::memory::Readings;
 use crate::model::Fault;
@@ -23,6 +25,8 @@ pub struct Cuda {
     live: Readings,
     /// Steps until the card counts as warm.
     cold: Arc<AtomicU32>,
+    record_next: bool,
+    recording: Option<Recording>,
 }
 
 /// The books of a loaded model. Dropping it ends them: drop the model first.
@@ -51,7 +55,7 @@ impl Drop for CudaAccount {
 impl Cuda {
     /// The device of an open card. Belongs to one thread from its first use on.
     pub fn new(card: &'static Card, tensors: Tensors, live: Readings) -> Cuda {
-        Cuda { card, tensors, live, cold: Arc::new(AtomicU32::new(0)) }
+        Cuda { card, tensors, live, cold: Arc::new(AtomicU32::new(0)), record_next: false, recording: None }
     }
 
     /// Whether the card still works. An error in work that is done does not go away: every later call returns it.
@@ -150,11 +154,15 @@ impl Hardware for Cuda {
             let fault = Fault::Model { message: format!("{model} has no books on this device") };
             return Ok((Err(fault), StepUse::default()));
         };
+        if mem::take(&mut self.record_next) {
+            allocator.record();
+        }
         let result = {
             let _scope = Scope::enter(slot);
             body()
         };
         let books = allocator.end_step(slot);
+        self.recording = allocator.take_recording();
         if let Some(record) = books.shortfall {
             // Whatever the body made of it: an error, a panic, or a result that was computed with memory that was never
             // there.
@@ -181,6 +189,14 @@ impl Hardware for Cuda {
             self.card.settle_fixed();
         }
         Ok((result, books.used))
+    }
+
+    fn record_next(&mut self) {
+        self.record_next = true;
+    }
+
+    fn recording(&mut self) -> Option<Recording> {
+        self.recording.take()
     }
 
     fn trim(&mut self, keep: Bytes) -> Bytes {

@@ -1,12 +1,13 @@
 //! The allocator: charges an owner, then asks the driver; never the other way round.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::books::{Block, Books, Closed, Home, Labeller, Slot};
+use super::books::{Block, Books, Closed, Home, Slot};
 use super::plain::class_of;
 use super::tally::{Cause, OutOfMemory};
 use super::{DriverError, Pointer, PoolDriver, Request};
+use crate::device::trace::{Recorder, Recording};
 use crate::device::{Kind, Resident, StepUse};
 use crate::units::{Bytes, ModelId};
 
@@ -53,7 +54,6 @@ pub struct PooledAllocator<D: PoolDriver> {
     pub(super) driver: D,
     pub(super) mode: Mode,
     books: Mutex<Books<D::Pool>>,
-    labeller: OnceLock<Labeller>,
     pub(super) foreign_frees: AtomicU64,
     pub(super) grows: AtomicU64,
     pub(super) trims: AtomicU64,
@@ -91,7 +91,6 @@ impl<D: PoolDriver> PooledAllocator<D> {
             driver,
             mode,
             books: Mutex::new(books),
-            labeller: OnceLock::new(),
             foreign_frees: AtomicU64::new(0),
             grows: AtomicU64::new(0),
             trims: AtomicU64::new(0),
@@ -109,12 +108,6 @@ impl<D: PoolDriver> PooledAllocator<D> {
     /// Where memory comes from.
     pub fn mode(&self) -> Mode {
         self.mode
-    }
-
-    /// Sets, once, who says what runs when a block is allocated.
-    pub fn set_labeller(&self, labeller: Labeller) {
-        // A second one is ignored: labels of two makers could not be told apart.
-        let _ = self.labeller.set(labeller);
     }
 
     /// Records each allocation from now on, or ends that and forgets them.
@@ -136,7 +129,6 @@ impl<D: PoolDriver> PooledAllocator<D> {
             Mode::Pools | Mode::Driver => bytes.checked_next_multiple_of(STEP),
             Mode::Plain => (bytes <= u64::MAX / 4).then(|| class_of(bytes)),
         };
-        let label = self.labeller.get().and_then(|labeller| labeller());
         let (charged, pool) = {
             let mut books = self.books();
             let Some(charged) = charged else {
@@ -149,7 +141,7 @@ impl<D: PoolDriver> PooledAllocator<D> {
             if self.mode == Mode::Plain
                 && let Some(pointer) = books.cache.take(charged)
             {
-                books.enter(pointer, Block { bytes: charged, slot, home: Home::Cached, label });
+                books.enter(pointer, Block { bytes: charged, slot, home: Home::Cached });
                 return Ok(pointer);
             }
             (charged, books.pool_of(slot))
@@ -159,7 +151,7 @@ impl<D: PoolDriver> PooledAllocator<D> {
             Ok((pointer, home, retried)) => {
                 let mut books = self.books();
                 books.tally_mut(slot).retried += retried;
-                books.enter(pointer, Block { bytes: charged, slot, home, label });
+                books.enter(pointer, Block { bytes: charged, slot, home });
                 drop(books);
                 self.look_for_growth(slot, pool);
                 Ok(pointer)
@@ -193,7 +185,7 @@ impl<D: PoolDriver> PooledAllocator<D> {
             Ok((pointer, retried)) => {
                 let mut books = self.books();
                 books.tally_mut(slot).retried += retried;
-                books.enter(pointer, Block { bytes: charged, slot, home: Home::Plain, label: None });
+                books.enter(pointer, Block { bytes: charged, slot, home: Home::Plain });
                 Ok(pointer)
             }
             Err(error) => Err(self.refused(slot, charged, error)),
@@ -309,6 +301,19 @@ impl<D: PoolDriver> PooledAllocator<D> {
         let slot = books.find(model, Kind::Workspace)?;
         books.tally_mut(slot).restart(ceiling.get());
         Some(slot)
+    }
+
+    /// Takes down every block of the steps from now on, until [`PooledAllocator::take_recording`].
+    pub fn record(&self) {
+        // Made before the lock is taken: it sets its memory aside.
+        let recorder = Recorder::new();
+        self.books().recorder = Some(recorder);
+    }
+
+    /// What was taken down, if anything was.
+    pub fn take_recording(&self) -> Option<Recording> {
+        let recorder = self.books().recorder.take();
+        recorder.map(Recorder::finish)
     }
 
     /// Ends a step. What is still alive of it belongs to its model's library memory.

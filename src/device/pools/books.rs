@@ -5,17 +5,9 @@ use super::events::{Action, Ring};
 use super::plain::PlainCache;
 use super::pointers::PointerMap;
 use super::tally::{Cause, OutOfMemory, Tally};
+use crate::device::trace::Recorder;
 use crate::device::{Kind, Owner};
 use crate::units::{Bytes, ModelId};
-
-/// What ran when a block was allocated: a number that whoever made it can turn into words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(transparent)]
-pub struct Label(pub u32);
-
-/// Says what runs on the calling thread now. Called for each allocation while events are recorded: it must not allocate
-/// on the device.
-pub type Labeller = fn() -> Option<Label>;
 
 /// An owner, as a number: the scope of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +52,6 @@ pub(super) struct Block {
     pub(super) bytes: u64,
     pub(super) slot: Slot,
     pub(super) home: Home,
-    pub(super) label: Option<Label>,
 }
 
 /// A pool of ours.
@@ -95,6 +86,8 @@ pub(super) struct Books<P> {
     pub(super) events: Ring,
     /// Bytes in the workspace's pool that no longer belong to a step.
     strays: u64,
+    /// Takes down the blocks of the step that runs, if somebody wants to know.
+    pub(super) recorder: Option<Recorder>,
 }
 
 /// What [`Books::close`] found.
@@ -116,6 +109,7 @@ impl<P: Copy> Books<P> {
             cache: PlainCache::default(),
             events: Ring::default(),
             strays: 0,
+            recorder: None,
         }
     }
 
@@ -219,7 +213,12 @@ impl<P: Copy> Books<P> {
         }
         let displaced = self.blocks.insert(pointer, block);
         debug_assert!(displaced.is_none(), "the driver gave an address twice");
-        self.note(Action::Allocate, slot, block.bytes, block.label);
+        if let Some(recorder) = &mut self.recorder
+            && slot.kind == Kind::Workspace
+        {
+            recorder.allocated(pointer as usize, block.bytes);
+        }
+        self.note(Action::Allocate, slot, block.bytes);
     }
 
     /// The driver refused the block that was charged for.
@@ -236,7 +235,7 @@ impl<P: Copy> Books<P> {
         let tally = self.tally_mut(slot);
         let (held, ceiling) = (Bytes::new(tally.live), Bytes::new(tally.ceiling));
         tally.shortfall.get_or_insert(OutOfMemory { owner, requested: Bytes::new(bytes), held, ceiling, cause });
-        self.note(Action::Refuse, slot, bytes, None);
+        self.note(Action::Refuse, slot, bytes);
     }
 
     /// A block is being freed: it is nobody's from here on. `None` for an address that was never given out here. Comes
@@ -244,7 +243,10 @@ impl<P: Copy> Books<P> {
     pub(super) fn leave(&mut self, pointer: Pointer) -> Option<(Block, Option<P>)> {
         let block = self.blocks.remove(&pointer)?;
         self.tally_mut(block.slot).freed(block.bytes);
-        self.note(Action::Free, block.slot, block.bytes, block.label);
+        if let Some(recorder) = &mut self.recorder {
+            recorder.freed(pointer as usize);
+        }
+        self.note(Action::Free, block.slot, block.bytes);
         let mut last = None;
         if let Home::Pool(index) = block.home {
             if self.is_stray(&block) {
@@ -320,11 +322,11 @@ impl<P: Copy> Books<P> {
     }
 
     #[inline]
-    fn note(&mut self, action: Action, slot: Slot, bytes: u64, label: Option<Label>) {
+    fn note(&mut self, action: Action, slot: Slot, bytes: u64) {
         let Books { entries, events, .. } = self;
         let entry = &entries[slot.entry as usize];
         let live = entry.tallies[slot.kind as usize].live;
-        events.push(action, || Owner { model: entry.model, kind: slot.kind }, bytes, live, label);
+        events.push(action, || Owner { model: entry.model, kind: slot.kind }, bytes, live);
     }
 
     /// Checks that everything adds up. For tests: it looks at every block.

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use super::books::Label;
 use crate::device::Owner;
 
 /// Events that are kept. A step of BERT-large makes about 2,200; at 40 bytes each this is 640 KiB, and only while
@@ -34,8 +33,6 @@ pub struct AllocationEvent {
     pub bytes: u64,
     /// What the owner had alive afterwards.
     pub live: u64,
-    /// What ran then.
-    pub label: Option<Label>,
 }
 
 /// The last events, while it is on.
@@ -56,21 +53,14 @@ impl Ring {
     }
 
     #[inline]
-    pub(super) fn push(
-        &mut self,
-        action: Action,
-        owner: impl FnOnce() -> Owner,
-        bytes: u64,
-        live: u64,
-        label: Option<Label>,
-    ) {
+    pub(super) fn push(&mut self, action: Action, owner: impl FnOnce() -> Owner, bytes: u64, live: u64) {
         if !self.on {
             return;
         }
         if self.events.len() == EVENTS_MAX {
             self.events.pop_front();
         }
-        self.events.push_back(AllocationEvent { number: self.next, action, owner: owner(), bytes, live, label });
+        self.events.push_back(AllocationEvent { number: self.next, action, owner: owner(), bytes, live });
         self.next += 1;
     }
 
@@ -89,10 +79,10 @@ mod tests {
     #[test]
     fn only_what_happens_while_it_is_on_is_kept_and_the_oldest_makes_room() {
         let mut ring = Ring::default();
-        ring.push(Action::Allocate, || OWNER, 1, 1, None);
+        ring.push(Action::Allocate, || OWNER, 1, 1);
         ring.set(true);
         for bytes in 0..EVENTS_MAX as u64 + 2 {
-            ring.push(Action::Free, || OWNER, bytes, 0, None);
+            ring.push(Action::Free, || OWNER, bytes, 0);
         }
         let kept: Vec<_> = ring.oldest_first().map(|event| event.number).collect();
         assert_eq!((kept.len(), kept[0]), (EVENTS_MAX, 2));

@@ -20,7 +20,7 @@ mod failing;
 mod tests;
 
 pub use allocator::{Mode, PooledAllocator, StepBooks};
-pub use books::{Label, Labeller, Slot};
+pub use books::Slot;
 pub use driver::{DriverError, Memory, Pointer, PoolDriver, Request};
 pub use events::{Action, AllocationEvent};
 pub use failing::{FailingDriver, Failures, Hits};

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::books::{Label, Slot};
+use super::books::Slot;
 use super::{AllocationEvent, Pointer, PoolDriver, PooledAllocator};
 use crate::device::{Kind, Owner};
 use crate::units::Bytes;
@@ -43,8 +43,6 @@ pub struct BlockLine {
     pub owner: Owner,
     /// Bytes that it takes.
     pub bytes: Bytes,
-    /// What ran when it was allocated.
-    pub label: Option<Label>,
 }
 
 /// Sums.
@@ -127,7 +125,6 @@ impl<D: PoolDriver> PooledAllocator<D> {
                 pointer,
                 owner: books.owner(block.slot),
                 bytes: Bytes::new(block.bytes),
-                label: block.label,
             })
             .collect();
         blocks.sort_unstable_by_key(|block| (std::cmp::Reverse(block.bytes), block.pointer));

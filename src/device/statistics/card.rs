@@ -37,8 +37,6 @@ pub struct CardBlock {
     pub kind: &'static str,
     /// Its bytes.
     pub bytes: u64,
-    /// What ran when it was allocated, by number.
-    pub label: Option<u32>,
 }
 
 /// An allocation that was recorded.
@@ -56,8 +54,6 @@ pub struct CardEvent {
     pub bytes: u64,
     /// What its owner had afterwards.
     pub live_bytes: u64,
-    /// What ran then, by number.
-    pub label: Option<u32>,
 }
 
 /// A card and what is on it.
@@ -98,7 +94,6 @@ impl CardUse {
             model: number(block.owner),
             kind: block.owner.kind.as_str(),
             bytes: block.bytes.get(),
-            label: block.label.map(|label| label.0),
         });
         let allocations = snapshot.events.iter().map(|event| CardEvent {
             number: event.number,
@@ -107,7 +102,6 @@ impl CardUse {
             kind: event.owner.kind.as_str(),
             bytes: event.bytes,
             live_bytes: event.live,
-            label: event.label.map(|label| label.0),
         });
         CardUse {
             parts: parts.into_iter().map(|(part, bytes)| CardPart { part, bytes }).collect(),

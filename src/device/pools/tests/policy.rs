@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
+use crate::device::trace::Trace;
 
 #[test]
 fn a_step_above_its_ceiling_is_told_so_without_asking_the_driver() {
@@ -179,24 +180,40 @@ fn a_card_without_pools_is_served_from_single_allocations() {
 }
 
 #[test]
-fn events_name_owner_size_and_what_ran() {
+fn events_name_owner_and_size() {
     let card = pooled(Mode::Pools, 1);
     card.open_model(MODEL);
     let step = card.begin_step(MODEL, Bytes::mib(4)).unwrap();
     free_all(&card, blocks(&card, step, 1, MIB));
     assert!(card.snapshot().events.is_empty(), "off");
-    card.set_labeller(|| Some(Label(7)));
     card.record_events(true);
     let held = blocks(&card, step, 1, MIB);
     assert!(card.alloc(step, 5 * MIB, 1).is_err());
     let block = card.snapshot().blocks[0];
-    assert_eq!((block.label, block.bytes, block.owner.model), (Some(Label(7)), Bytes::mib(1), Some(MODEL)));
+    assert_eq!((block.bytes, block.owner.model), (Bytes::mib(1), Some(MODEL)));
     free_all(&card, held);
     let events = card.snapshot().events;
     let told: Vec<_> = events.iter().map(|event| (event.action, event.bytes / MIB, event.live / MIB)).collect();
     assert_eq!(told, [(Action::Allocate, 1, 1), (Action::Refuse, 5, 1), (Action::Free, 1, 0)]);
     card.record_events(false);
     assert!(card.snapshot().events.is_empty());
+}
+
+#[test]
+fn a_recording_has_the_steps_blocks_and_nobody_else_s() {
+    let card = pooled(Mode::Pools, 1);
+    let weights = card.open_model(MODEL);
+    let step = card.begin_step(MODEL, Bytes::mib(64)).unwrap();
+    free_all(&card, blocks(&card, step, 1, MIB));
+    assert_eq!(card.take_recording(), None);
+    card.record();
+    let held = blocks(&card, step, 3, MIB);
+    let beside = blocks(&card, weights, 1, 7 * MIB);
+    free_all(&card, held);
+    let trace = Trace::of(&card.take_recording().unwrap());
+    assert_eq!((trace.blocks, trace.peak, trace.missed), (3, Bytes::mib(3), 0));
+    free_all(&card, beside);
+    assert_eq!(card.take_recording(), None);
 }
 
 #[test]
