@@ -128,13 +128,16 @@ mod tests {
     const SCORES: Label = Label { layer: "layer", index: Some(1), operation: "scores", shape: [2, 3, 0, 0] };
     const OTHER: Label = Label { layer: "layer", index: Some(1), operation: "", shape: [0; 4] };
 
-    fn recording(changes: &[(usize, Option<(u64, Label)>)]) -> Recording {
-        let event = |(at, &(block, change)): (usize, &(usize, Option<(u64, Label)>))| Event {
+    /// A block, and what was allocated for it; `None` where it is freed.
+    type Step = (usize, Option<(u64, Label)>);
+
+    fn recording(steps: &[Step]) -> Recording {
+        let event = |(at, &(block, allocated)): (usize, &Step)| Event {
             at: 10 * at as u64,
             block,
-            change: change.map_or(Change::Freed, |(bytes, label)| Change::Allocated { bytes, label }),
+            change: allocated.map_or(Change::Freed, |(bytes, label)| Change::Allocated { bytes, label }),
         };
-        Recording { events: changes.iter().enumerate().map(event).collect(), missed: 0 }
+        Recording { events: steps.iter().enumerate().map(event).collect(), missed: 0 }
     }
 
     fn rows(trace: &Trace) -> Vec<(&str, &str, &str, u64, u64)> {

@@ -22,9 +22,10 @@ pub(crate) fn attention(qkv: Tensor, bias: &Tensor, padding: &Padding, heads: us
     assert_eq!(tokens, rows * length, "the padding is that of this batch");
     let biased = operation("queries, keys, values", qkv.dims(), || qkv.broadcast_add(bias))?;
     drop(qkv);
-    // One copy for all three; each part is contiguous by itself.
-    let parts = biased.reshape((rows, length, 3, heads, size))?.permute((2, 0, 3, 1, 4))?;
-    let parts = operation("heads", &[3 * rows, heads, length, size], || parts.contiguous())?;
+    // One copy for all three; each part is contiguous by itself. No view of what was copied may be left alive.
+    let parts = operation("heads", &[3 * rows, heads, length, size], || {
+        biased.reshape((rows, length, 3, heads, size))?.permute((2, 0, 3, 1, 4))?.contiguous()
+    })?;
     drop(biased);
     let scores = {
         let with_mask = [rows, heads, length, size + COLUMNS];

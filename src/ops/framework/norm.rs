@@ -7,10 +7,12 @@ use crate::ops::Norm;
 
 /// `norm(x + delta + delta_bias)`.
 pub(crate) fn add_norm(norm: &Norm, x: &Tensor, delta: Tensor, delta_bias: &Tensor) -> Result<Tensor> {
-    let sum = (x + &delta)?;
-    drop(delta);
-    let sum = sum.broadcast_add(delta_bias)?;
-    normalize(norm, &sum)
+    let biased = {
+        let sum = (x + &delta)?;
+        drop(delta);
+        sum.broadcast_add(delta_bias)?
+    };
+    normalize(norm, &biased)
 }
 
 /// `norm(x)`. The framework takes the variance from a sum of squares in f32: less exact than ours where the mean is
