@@ -1,8 +1,5 @@
 //! A GPU under the device's thread.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-
 use super::card::Card;
 use super::context::Tensors;
 use super::interpose::Scope;
@@ -22,7 +19,7 @@ pub struct Cuda {
     /// With `Live`, a step does not start while the card cannot give what it is predicted to need.
     live: Readings,
     /// Steps until the card counts as warm.
-    cold: Arc<AtomicU32>,
+    cold: u32,
 }
 
 /// The books of a loaded model. Dropping it ends them: drop the model first.
@@ -51,7 +48,7 @@ impl Drop for CudaAccount {
 impl Cuda {
     /// The device of an open card. Belongs to one thread from its first use on.
     pub fn new(card: &'static Card, tensors: Tensors, live: Readings) -> Cuda {
-        Cuda { card, tensors, live, cold: Arc::new(AtomicU32::new(0)) }
+        Cuda { card, tensors, live, cold: WARM_AFTER }
     }
 
     /// Whether the card still works. An error in work that is done does not go away: every later call returns it.
@@ -120,7 +117,7 @@ impl Hardware for Cuda {
             return Err(fault);
         }
         allocator.settle_model(weights);
-        self.cold.store(WARM_AFTER, Relaxed);
+        self.cold = WARM_AFTER;
         self.card.settle_fixed();
         Ok((loaded, account))
     }
@@ -176,8 +173,8 @@ impl Hardware for Cuda {
                 Ok(()) => Err(fault),
             },
         };
-        if self.cold.load(Relaxed) > 0 {
-            self.cold.fetch_sub(1, Relaxed);
+        if self.cold > 0 {
+            self.cold -= 1;
             self.card.settle_fixed();
         }
         Ok((result, books.used))
