@@ -114,13 +114,14 @@ impl<D: PoolDriver> PooledAllocator<D> {
 
     /// Every pool.
     pub fn pools(&self) -> Vec<PoolLine> {
-        let pools: Vec<_> = self.books().pools().collect();
+        // A pool that is in the books has not been destroyed: they are held while it is asked.
+        let books = self.books();
         let line = |pool: Pool<D::Pool>| PoolLine {
             owner: pool.owner,
             reserved: Bytes::new(self.driver.reserved(pool.handle)),
             used: Bytes::new(self.driver.used(pool.handle)),
         };
-        pools.into_iter().map(line).collect()
+        books.pools().map(line).collect()
     }
 
     /// Everything. Looks at every block: for people and for metrics, not for every tick.
