@@ -60,6 +60,7 @@ pub fn run(args: PlanArgs) -> anyhow::Result<ExitCode> {
             }
         };
         if args.all || model.load == LoadPolicy::Startup {
+            let blueprint = blueprint.for_device(device.form());
             let profile = kept_profile(&store, &*device, &blueprint);
             lines.push(fit_line(ModelId::new(names.len() as u32), &blueprint, profile.as_ref(), None));
             names.push(name);

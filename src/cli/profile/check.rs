@@ -9,10 +9,22 @@ use crate::cli::table;
 use crate::memory::{Measured, Profile, Shape};
 use crate::units::{Bytes, Micros};
 
-/// A prediction above so many times the measured peak is loose, if the peak is large enough to matter.
-const LOOSE: f64 = 1.15;
-/// Peaks up to this are not judged for looseness: the granule is most of their prediction.
-const JUDGED_FROM: Bytes = Bytes::mib(1);
+/// When a prediction is loose. Peaks up to some size are not judged by their ratio: the granule is most of it. They are
+/// to lie within two granules instead.
+#[derive(Clone, Copy)]
+struct Bar {
+    ratio: f64,
+    judged_from: Bytes,
+    below: Bytes,
+}
+
+impl Bar {
+    /// For a device that takes memory in pieces of this size.
+    fn of(granule: Bytes) -> Bar {
+        let (ratio, judged_from) = if granule < Bytes::mib(1) { (1.15, Bytes::mib(1)) } else { (1.10, granule * 8) };
+        Bar { ratio, judged_from, below: granule * 2 }
+    }
+}
 
 /// One shape, predicted and measured.
 pub(super) struct Checked {
@@ -57,7 +69,8 @@ pub(super) fn shapes(profile: &Profile, count: u32, seed: u64) -> Vec<Shape> {
 }
 
 /// Prints every shape and the sum.
-pub(super) fn write(out: &mut impl Write, checked: &[Checked], seed: u64) -> io::Result<Verdict> {
+pub(super) fn write(out: &mut impl Write, checked: &[Checked], granule: Bytes, seed: u64) -> io::Result<Verdict> {
+    let bar = Bar::of(granule);
     writeln!(out, "\n{} shapes that the profile has not seen, seed {seed}", checked.len())?;
     let mut rows = vec![["shape", "predicted", "measured", "ratio"].map(str::to_owned)];
     for check in checked {
@@ -71,15 +84,22 @@ pub(super) fn write(out: &mut impl Write, checked: &[Checked], seed: u64) -> io:
     table::write(out, &rows)?;
     let unpredicted = checked.iter().filter(|check| check.predicted.is_none()).count();
     let under = checked.iter().filter(|check| check.ratio().is_some_and(|ratio| ratio < 1.0)).count();
-    let judged: Vec<f64> =
-        checked.iter().filter(|check| check.measured.peak > JUDGED_FROM).filter_map(Checked::ratio).collect();
-    let tight = judged.iter().filter(|ratio| **ratio <= LOOSE).count();
+    let (large, small): (Vec<_>, Vec<_>) = checked
+        .iter()
+        .filter(|check| check.predicted.is_some())
+        .partition(|check| check.measured.peak > bar.judged_from);
+    let ratios: Vec<f64> = large.iter().filter_map(|check| check.ratio()).collect();
+    let tight = ratios.iter().filter(|ratio| **ratio <= bar.ratio).count();
+    let near = small.iter().filter(|check| check.predicted <= Some(check.measured.peak + bar.below)).count();
+    writeln!(out, "\npredicted below measured: {under}; not predicted: {unpredicted}")?;
     writeln!(
         out,
-        "\npredicted below measured: {under}; not predicted: {unpredicted}; within {LOOSE} x: {tight} of {} above \
-         {JUDGED_FROM}; largest ratio there: {:.3}",
-        judged.len(),
-        judged.iter().copied().fold(0.0, f64::max),
+        "above {}: within {} x: {tight} of {}; largest ratio: {:.3}",
+        bar.judged_from,
+        bar.ratio,
+        ratios.len(),
+        ratios.iter().copied().fold(0.0, f64::max),
     )?;
+    writeln!(out, "up to there: within {} above the measured peak: {near} of {}", bar.below, small.len())?;
     Ok(Verdict { under: under + unpredicted })
 }

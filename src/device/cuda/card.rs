@@ -235,9 +235,9 @@ impl Card {
     /// The same with what is known already of unattributed bytes.
     pub(super) fn parts_beside(&self, unattributed: Option<i64>) -> Result<Parts, DriverError> {
         let Memory { free, total } = self.memory()?;
-        let snapshot = self.allocator.snapshot();
+        let lines = self.allocator.pools();
         let pools = |kind: Kind| -> u64 {
-            snapshot.pools.iter().filter(|pool| pool.owner.kind == kind).map(|pool| pool.reserved.get()).sum()
+            lines.iter().filter(|pool| pool.owner.kind == kind).map(|pool| pool.reserved.get()).sum()
         };
         let [weights, kv, workspace, library] = Kind::ALL.map(pools);
         let pooled = weights + kv + workspace + library;

@@ -1,8 +1,6 @@
 //! A GPU under the device's thread.
 
 use std::mem;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::card::Card;
 use super::context::Tensors;
@@ -24,7 +22,7 @@ pub struct Cuda {
     /// With `Live`, a step does not start while the card cannot give what it is predicted to need.
     live: Readings,
     /// Steps until the card counts as warm.
-    cold: Arc<AtomicU32>,
+    cold: u32,
     record_next: bool,
     recording: Option<Recording>,
 }
@@ -55,7 +53,7 @@ impl Drop for CudaAccount {
 impl Cuda {
     /// The device of an open card. Belongs to one thread from its first use on.
     pub fn new(card: &'static Card, tensors: Tensors, live: Readings) -> Cuda {
-        Cuda { card, tensors, live, cold: Arc::new(AtomicU32::new(0)), record_next: false, recording: None }
+        Cuda { card, tensors, live, cold: WARM_AFTER, record_next: false, recording: None }
     }
 
     /// Whether the card still works. An error in work that is done does not go away: every later call returns it.
@@ -124,7 +122,7 @@ impl Hardware for Cuda {
             return Err(fault);
         }
         allocator.settle_model(weights);
-        self.cold.store(WARM_AFTER, Relaxed);
+        self.cold = WARM_AFTER;
         self.card.settle_fixed();
         Ok((loaded, account))
     }
@@ -184,8 +182,8 @@ impl Hardware for Cuda {
                 Ok(()) => Err(fault),
             },
         };
-        if self.cold.load(Relaxed) > 0 {
-            self.cold.fetch_sub(1, Relaxed);
+        if self.cold > 0 {
+            self.cold -= 1;
             self.card.settle_fixed();
         }
         Ok((result, books.used))

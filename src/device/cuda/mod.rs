@@ -15,7 +15,9 @@ mod watch;
 mod hardware;
 mod device;
 mod probe;
+mod bystander;
 
+pub use bystander::{Bystander, Taken};
 pub use card::{Card, CardSettings, Unusable};
 pub use context::Tensors;
 pub use device::CudaDevice;

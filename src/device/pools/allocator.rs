@@ -54,6 +54,8 @@ pub struct PooledAllocator<D: PoolDriver> {
     pub(super) driver: D,
     pub(super) mode: Mode,
     books: Mutex<Books<D::Pool>>,
+    /// Held while pools are destroyed, and while others than their owner look at them outside of the books.
+    pub(super) destruction: Mutex<()>,
     pub(super) foreign_frees: AtomicU64,
     pub(super) grows: AtomicU64,
     pub(super) trims: AtomicU64,
@@ -91,6 +93,7 @@ impl<D: PoolDriver> PooledAllocator<D> {
             driver,
             mode,
             books: Mutex::new(books),
+            destruction: Mutex::new(()),
             foreign_frees: AtomicU64::new(0),
             grows: AtomicU64::new(0),
             trims: AtomicU64::new(0),
@@ -354,6 +357,7 @@ impl<D: PoolDriver> PooledAllocator<D> {
     }
 
     fn destroy(&self, pools: &[D::Pool]) {
+        let _nobody_looks = self.destruction.lock().unwrap_or_else(PoisonError::into_inner);
         for pool in pools {
             if let Err(error) = self.driver.destroy_pool(*pool) {
                 self.note_fault(error);

@@ -13,6 +13,8 @@ pub type Pointer = u64;
 pub struct DriverError(pub u32);
 
 impl DriverError {
+    /// `CUDA_ERROR_NOT_INITIALIZED`: there is no driver to speak of.
+    pub const NOT_INITIALIZED: DriverError = DriverError(3);
     /// `CUDA_ERROR_OUT_OF_MEMORY`.
     pub const OUT_OF_MEMORY: DriverError = DriverError(2);
     /// `CUDA_ERROR_INVALID_VALUE`.

@@ -1,5 +1,6 @@
 //! Getting memory out of the driver, and giving it back: the first rung of the ladder, and trims.
 
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::books::{Home, Slot};
@@ -94,9 +95,13 @@ impl<D: PoolDriver> PooledAllocator<D> {
     /// Waits for the device and returns everything that is cached, whosesoever.
     pub fn return_everything(&self) {
         self.wait();
-        let pools: Vec<_> = self.books().pools().map(|pool| pool.handle).collect();
-        for pool in pools {
-            self.trim_pool(pool, 0);
+        {
+            // Whichever thread this is, no pool goes away under it.
+            let _none_goes = self.destruction.lock().unwrap_or_else(PoisonError::into_inner);
+            let pools: Vec<_> = self.books().pools().map(|pool| pool.handle).collect();
+            for pool in pools {
+                self.trim_pool(pool, 0);
+            }
         }
         self.shrink_cache(0);
         self.trims.fetch_add(1, Relaxed);

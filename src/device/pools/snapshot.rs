@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::books::Slot;
+use super::books::{Block, Pool, Slot};
 use super::{AllocationEvent, Pointer, PoolDriver, PooledAllocator};
 use crate::device::{Kind, Owner};
 use crate::units::Bytes;
@@ -110,40 +110,49 @@ impl<D: PoolDriver> PooledAllocator<D> {
         Bytes::new(pools + books.outside_pools() + books.cache.cached)
     }
 
-    /// Everything. Looks at every block: for people and for metrics, not for every tick.
-    pub fn snapshot(&self) -> PoolsSnapshot {
-        let cached_peak = self.cached_peak.load(Relaxed);
+    /// Every pool.
+    pub fn pools(&self) -> Vec<PoolLine> {
+        // A pool that is in the books has not been destroyed: they are held while it is asked.
         let books = self.books();
-        let line = |pool: super::books::Pool<D::Pool>| PoolLine {
+        let line = |pool: Pool<D::Pool>| PoolLine {
             owner: pool.owner,
             reserved: Bytes::new(self.driver.reserved(pool.handle)),
             used: Bytes::new(self.driver.used(pool.handle)),
         };
-        let mut blocks: Vec<_> = books
-            .blocks()
-            .map(|(pointer, block)| BlockLine {
+        books.pools().map(line).collect()
+    }
+
+    /// Everything. Looks at every block: for people and for metrics, not for every tick.
+    pub fn snapshot(&self) -> PoolsSnapshot {
+        let pools = self.pools();
+        let (mut blocks, owners, events) = {
+            let books = self.books();
+            let line = |(pointer, block): (Pointer, &Block)| BlockLine {
                 pointer,
                 owner: books.owner(block.slot),
                 bytes: Bytes::new(block.bytes),
-            })
-            .collect();
+            };
+            let owners = books.owners().filter(|(_, tally)| tally.peak > 0).map(|(owner, tally)| OwnerLine {
+                owner,
+                live: Bytes::new(tally.live),
+                peak: Bytes::new(tally.peak),
+                blocks: tally.blocks,
+            });
+            let blocks: Vec<_> = books.blocks().map(line).collect();
+            (blocks, owners.collect(), books.events.oldest_first().copied().collect())
+        };
+        // The device's thread may go on meanwhile.
         blocks.sort_unstable_by_key(|block| (std::cmp::Reverse(block.bytes), block.pointer));
         blocks.truncate(BLOCKS_MAX);
-        let owners = books.owners().filter(|(_, tally)| tally.peak > 0).map(|(owner, tally)| OwnerLine {
-            owner,
-            live: Bytes::new(tally.live),
-            peak: Bytes::new(tally.peak),
-            blocks: tally.blocks,
-        });
         PoolsSnapshot {
-            pools: books.pools().map(line).collect(),
-            owners: owners.collect(),
+            pools,
+            owners,
             blocks,
-            events: books.events.oldest_first().copied().collect(),
+            events,
             foreign_frees: self.foreign_frees.load(Relaxed),
             grows: self.grows.load(Relaxed),
             trims: self.trims.load(Relaxed),
-            cached_peak: Bytes::new(cached_peak),
+            cached_peak: Bytes::new(self.cached_peak.load(Relaxed)),
         }
     }
 }

@@ -14,7 +14,8 @@ use crate::units::Bytes;
 /// Server and neighbour share a limit. With --limit-by cgroup it is a memory cgroup (version 2 or 1; needs root) and
 /// the kernel kills who exceeds it, the server first, because the memory is the neighbour's own. With
 /// virtual nothing is killed: the server reads its free memory from a file (--memory-reading-file) that this program
-/// writes every 10 ms, and what server and neighbour hold together beyond the limit is counted as overrun.
+/// writes every 10 ms, and what server and neighbour hold together beyond the limit is counted as overrun. With card
+/// they share the first GPU, all of it, and --limit is not looked at; the server needs --device cuda among its options.
 ///
 /// The script has one statement a line; amounts are bytes, or a percentage of what the idle server leaves free:
 ///   hold DURATION                        wait
@@ -73,7 +74,7 @@ pub struct NeighbourArgs {
     /// What percentages are of.
     #[arg(long)]
     pub spare: Bytes,
-    /// Where free memory is read: `cgroup2:FOLDER`, `cgroup1:FOLDER` or `file:FILE`.
+    /// Where free memory is read: `cgroup2:FOLDER`, `cgroup1:FOLDER`, `file:FILE` or `card:NUMBER`.
     #[arg(long)]
     pub room: Room,
 }

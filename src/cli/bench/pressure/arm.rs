@@ -154,6 +154,7 @@ pub(super) async fn prepare(args: &PressureArgs, script: &Script) -> anyhow::Res
         Room::Cgroup2(_) => "cgroup, version 2",
         Room::Cgroup1(_) => "cgroup, version 1",
         Room::File(_) => "virtual",
+        Room::Card(_) => "the GPU",
     };
     watch.finish();
     Ok(Stage { args, bar, undisturbed, pacing, spare, limited_by })

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
+use super::card;
 use super::room::Room;
 use crate::units::Bytes;
 
@@ -22,6 +23,8 @@ pub enum LimitBy {
     Cgroup,
     /// A file with the free bytes; nothing enforces it.
     Virtual,
+    /// The memory of the first GPU.
+    Card,
 }
 
 /// A limit on the memory of the processes started in it. Dropping it removes it; all of them must have ended.
@@ -41,6 +44,7 @@ impl Enclosure {
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("plimsoll-bench-{}-{number}", std::process::id());
         let room = match by {
+            LimitBy::Card => return Ok(Enclosure { room: Room::Card(0), limit: card::total(0)? }),
             LimitBy::Virtual => virtual_room(&name, limit)?,
             LimitBy::Cgroup => cgroup(&name, limit)?,
             LimitBy::Auto => match cgroup(&name, limit) {
@@ -83,6 +87,7 @@ impl Drop for Enclosure {
             Room::File(path) => {
                 let _ = std::fs::remove_file(path);
             }
+            Room::Card(_) => {}
             // The kernel takes a moment to clear away those that it has killed, and keeps the folder as long.
             Room::Cgroup1(folder) | Room::Cgroup2(folder) => {
                 for _ in 0..REMOVALS_MAX {

@@ -1,12 +1,13 @@
 //! `plimsoll bench pressure`: servers beside a neighbour that takes and frees memory.
 //!
-//! Server and neighbour share an [`enclosure`], a limit on the memory of both. Each *arm* is a server with its own
+//! Server and neighbour share an [`enclosure`], a limit on the memory of both, or a GPU. Each *arm* is a server with its own
 //! setting under the same calls at the same times and the same neighbour: as shipped, with fixed batches of several
 //! sizes, with readings off. What happened is a [`timeline`]; a [`verdict`] is computed from it alone.
 
 mod args;
 mod script;
 mod room;
+mod card;
 mod neighbour;
 mod enclosure;
 mod server;

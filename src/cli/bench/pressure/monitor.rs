@@ -73,6 +73,12 @@ fn look(room: &Room, limit: Bytes, at_s: f64, server_bytes: u64, neighbour_bytes
     };
     match room {
         Room::Cgroup1(_) | Room::Cgroup2(_) => Some(point(room.free().ok()?, Bytes::ZERO)),
+        // Who has it is not to be seen from here: all that is taken stands for both.
+        Room::Card(_) => {
+            let free = room.free().ok()?;
+            let taken = limit.saturating_sub(free).get();
+            Some(MemoryPoint { server_bytes: taken, neighbour_bytes: 0, ..point(free, Bytes::ZERO) })
+        }
         Room::File(_) => {
             let held = Bytes::new(server_bytes) + Bytes::new(neighbour_bytes);
             let free = limit.saturating_sub(held);

@@ -11,12 +11,19 @@ use memmap2::MmapMut;
 use serde::{Deserialize, Serialize};
 
 use super::args::NeighbourArgs;
+use super::card;
 use super::room::Room;
 use super::script::{Script, Statement};
 use crate::units::Bytes;
 
 /// What is mapped and given back as a whole.
 const GRANULE: u64 = 1 << 20;
+
+/// The same on a GPU: what its driver hands out.
+const CARD_GRANULE: u64 = 2 << 20;
+
+/// The most that is taken of a GPU in one piece.
+const CARD_PIECE: u64 = 1 << 30;
 
 /// Pages are at least this large: one written byte in each makes all of them resident.
 const PAGE: usize = 4096;
@@ -74,7 +81,18 @@ pub(in crate::cli::bench) fn run(args: &NeighbourArgs) -> anyhow::Result<ExitCod
 struct Neighbour {
     spare: Bytes,
     room: Room,
-    held: Vec<MmapMut>, // each a granule
+    held: Vec<Piece>,
+}
+
+/// Memory that is held, given back when dropped.
+struct Piece {
+    bytes: u64,
+    _memory: Memory,
+}
+
+enum Memory {
+    Host(#[allow(dead_code, reason = "it is held, not used")] MmapMut),
+    Card(#[allow(dead_code, reason = "it is held, not used")] card::Held),
 }
 
 impl Neighbour {
@@ -97,11 +115,9 @@ impl Neighbour {
                 say(Event::Holds { holds: self.holds() })
             }
             Statement::Free(amount) => {
-                let granules = amount.of(self.spare).get().div_ceil(GRANULE);
                 // "All" is a percentage of the spare too, but what is held may be more than that.
                 let all = amount == crate::config::Amount::Percent(100.0);
-                let keep = self.held.len().saturating_sub(granules as usize);
-                self.held.truncate(if all { 0 } else { keep });
+                self.free(if all { u64::MAX } else { amount.of(self.spare).get() });
                 say(Event::Freed { holds: self.holds() })
             }
             Statement::Ask { amount, floor, patience } => {
@@ -112,17 +128,49 @@ impl Neighbour {
     }
 
     fn holds(&self) -> u64 {
-        self.held.len() as u64 * GRANULE
+        self.held.iter().map(|piece| piece.bytes).sum()
     }
 
-    /// Takes `bytes` more, rounded up to granules.
+    /// Gives back at least so much, the latest first.
+    fn free(&mut self, bytes: u64) {
+        let mut freed = 0;
+        while freed < bytes
+            && let Some(piece) = self.held.pop()
+        {
+            freed += piece.bytes;
+        }
+    }
+
+    fn granule(&self) -> u64 {
+        if matches!(self.room, Room::Card(_)) { CARD_GRANULE } else { GRANULE }
+    }
+
+    /// Takes `bytes` more, rounded up to granules. Of a GPU as much of it as there is: whoever asks a full one is refused.
     fn take(&mut self, bytes: u64) -> anyhow::Result<()> {
+        if let Room::Card(ordinal) = self.room {
+            return self.take_of_card(ordinal, bytes.next_multiple_of(CARD_GRANULE));
+        }
         for _ in 0..bytes.div_ceil(GRANULE) {
             let mut granule = MmapMut::map_anon(GRANULE as usize).context("mapping memory")?;
             for page in granule.chunks_mut(PAGE) {
                 page[0] = 1;
             }
-            self.held.push(granule);
+            self.held.push(Piece { bytes: GRANULE, _memory: Memory::Host(granule) });
+        }
+        Ok(())
+    }
+
+    fn take_of_card(&mut self, ordinal: u32, mut left: u64) -> anyhow::Result<()> {
+        let mut piece = left.min(CARD_PIECE);
+        while left > 0 && piece >= CARD_GRANULE {
+            match card::take(ordinal, Bytes::new(piece))? {
+                Some(held) => {
+                    self.held.push(Piece { bytes: piece, _memory: Memory::Card(held) });
+                    left -= piece;
+                    piece = piece.min(left);
+                }
+                None => piece = piece / 2 / CARD_GRANULE * CARD_GRANULE,
+            }
         }
         Ok(())
     }
@@ -130,8 +178,11 @@ impl Neighbour {
     fn leave(&mut self, left: u64) -> anyhow::Result<()> {
         let (began, mut taken) = (Instant::now(), Instant::now());
         while taken.elapsed() < LEAVE_SETTLED && began.elapsed() < LEAVE_MAX {
-            if self.room.free()?.get() >= left + GRANULE {
-                self.take(GRANULE)?;
+            let above = self.room.free()?.get().saturating_sub(left) / self.granule() * self.granule();
+            if above > 0 {
+                // A GPU is taken a quarter of the rest at a time: most of it at once, the end in small pieces.
+                let bite = if matches!(self.room, Room::Card(_)) { above / 4 } else { GRANULE };
+                self.take(bite.max(self.granule()))?;
                 taken = Instant::now();
             }
             std::thread::sleep(LEAVE_PERIOD);
@@ -141,12 +192,12 @@ impl Neighbour {
 
     fn ask(&mut self, wanted: u64, floor: u64, patience: Duration) -> anyhow::Result<()> {
         let began = Instant::now();
-        let wanted = wanted.next_multiple_of(GRANULE); // so that no last part of a granule is waited for
+        let wanted = wanted.next_multiple_of(self.granule()); // so that no last part of a granule is waited for
         while self.holds() < wanted && began.elapsed() < patience {
             let above_floor = self.room.free()?.get().saturating_sub(floor);
-            let bite = above_floor.min(wanted - self.holds()).min(BITE) / GRANULE * GRANULE;
+            let bite = above_floor.min(wanted - self.holds()).min(BITE) / self.granule() * self.granule();
             self.take(bite)?;
-            if bite == 0 || matches!(self.room, Room::File(_)) {
+            if bite == 0 || !matches!(self.room, Room::Cgroup1(_) | Room::Cgroup2(_)) {
                 std::thread::sleep(GLANCE);
             }
         }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, bail};
 
+use super::card;
 use crate::units::Bytes;
 
 /// A place that tells the free bytes.
@@ -17,6 +18,8 @@ pub enum Room {
     Cgroup1(PathBuf),
     /// A file that holds the number.
     File(PathBuf),
+    /// A GPU, by its number: what its driver says.
+    Card(u32),
 }
 
 impl Room {
@@ -27,6 +30,7 @@ impl Room {
     pub fn free(&self) -> anyhow::Result<Bytes> {
         let (limit, used) = match self {
             Room::File(path) => return number(path).map(Bytes::new),
+            Room::Card(ordinal) => return card::free(*ordinal),
             Room::Cgroup2(folder) => {
                 (number(&folder.join("memory.max"))?, self.used(folder, "memory.current", "inactive_file")?)
             }
@@ -54,7 +58,7 @@ impl Room {
     pub fn publish(&self, free: Bytes) -> anyhow::Result<()> {
         let path = match self {
             Room::File(path) => path,
-            Room::Cgroup1(_) | Room::Cgroup2(_) => return Ok(()),
+            Room::Cgroup1(_) | Room::Cgroup2(_) | Room::Card(_) => return Ok(()),
         };
         let new = path.with_extension("new");
         std::fs::write(&new, format!("{}\n", free.get()))
@@ -68,7 +72,7 @@ impl Room {
     /// As [`Room::free`].
     pub fn kills(&self) -> anyhow::Result<u64> {
         let path = match self {
-            Room::File(_) => return Ok(0),
+            Room::File(_) | Room::Card(_) => return Ok(0),
             Room::Cgroup2(folder) => folder.join("memory.events"),
             Room::Cgroup1(folder) => folder.join("memory.oom_control"),
         };
@@ -98,7 +102,8 @@ impl FromStr for Room {
             Some(("cgroup2", path)) => Ok(Room::Cgroup2(path.into())),
             Some(("cgroup1", path)) => Ok(Room::Cgroup1(path.into())),
             Some(("file", path)) => Ok(Room::File(path.into())),
-            _ => bail!("'{text}' is not cgroup2:FOLDER, cgroup1:FOLDER or file:FILE"),
+            Some(("card", ordinal)) => ordinal.parse().map(Room::Card).context("the number of a GPU"),
+            _ => bail!("'{text}' is not cgroup2:FOLDER, cgroup1:FOLDER, file:FILE or card:NUMBER"),
         }
     }
 }
@@ -109,6 +114,7 @@ impl fmt::Display for Room {
             Room::Cgroup2(path) => write!(f, "cgroup2:{}", path.display()),
             Room::Cgroup1(path) => write!(f, "cgroup1:{}", path.display()),
             Room::File(path) => write!(f, "file:{}", path.display()),
+            Room::Card(ordinal) => write!(f, "card:{ordinal}"),
         }
     }
 }
@@ -156,10 +162,10 @@ mod tests {
 
     #[test]
     fn a_room_is_read_and_written_alike() {
-        for text in ["cgroup2:/sys/fs/cgroup/a", "cgroup1:/a", "file:/tmp/free"] {
+        for text in ["cgroup2:/sys/fs/cgroup/a", "cgroup1:/a", "file:/tmp/free", "card:1"] {
             assert_eq!(text.parse::<Room>().unwrap().to_string(), text);
         }
-        assert!("cgroup3:/a".parse::<Room>().is_err() && "file".parse::<Room>().is_err());
+        assert!("cgroup3:/a".parse::<Room>().is_err() && "card:a".parse::<Room>().is_err());
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "4096\n").unwrap();
         let room = Room::File(file.path().into());
