@@ -10,8 +10,10 @@ mod injected;
 mod cycle;
 mod foreign;
 mod operations;
+mod answers;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail};
@@ -35,6 +37,10 @@ pub struct GpuTestArgs {
     /// Where memory comes from: pools, plain or driver.
     #[arg(long, value_name = "MODE", default_value = "pools", value_parser = mode)]
     pub allocator: Mode,
+
+    /// A Hugging Face folder whose answers are compared too, beside those of the built-in models; repeatable.
+    #[arg(long = "model", value_name = "FOLDER")]
+    pub models: Vec<PathBuf>,
 
     /// Seed of the failures of the checks that fail on purpose.
     #[arg(long, value_name = "SEED", default_value_t = 7)]
@@ -63,7 +69,7 @@ fn never(_: u64) -> Failures {
 
 /// In the order in which they are run. Those that fail on purpose have a process of their own: a process has one
 /// allocator.
-const CHECKS: [Check; 10] = [
+const CHECKS: [Check; 11] = [
     Check { name: "cost", claim: "an allocation and its free cost at most 1.5 us", run: cost::run, failures: never },
     Check { name: "books", claim: "every part of the card's memory is named", run: books::run, failures: never },
     Check { name: "behind", claim: "memory taken behind our back shows", run: behind::run, failures: never },
@@ -72,6 +78,7 @@ const CHECKS: [Check; 10] = [
     Check { name: "cycle", claim: "20 loads and unloads leave nothing", run: cycle::run, failures: never },
     Check { name: "foreign", claim: "what is not ours is left to the driver", run: foreign::run, failures: never },
     Check { name: "operations", claim: "f16 and int8 compute what f32 does", run: operations::run, failures: never },
+    Check { name: "answers", claim: "models answer as in f32 on the CPU", run: answers::run, failures: never },
     Check {
         name: "random-failures",
         claim: "no answer is lost when the driver fails at random",
@@ -123,7 +130,7 @@ pub fn run(args: GpuTestArgs) -> anyhow::Result<ExitCode> {
 
 fn open(args: &GpuTestArgs, failures: Failures) -> anyhow::Result<Stage> {
     let settings = CardSettings { ordinal: args.gpu, mode: args.allocator, failures };
-    Stage::open(settings).context("the GPU cannot be used")
+    Stage::open(settings, args.models.clone()).context("the GPU cannot be used")
 }
 
 fn in_a_process_of_its_own(check: &Check, args: &GpuTestArgs) -> anyhow::Result<String> {

@@ -1,5 +1,7 @@
 //! What the checks play on: the card, and a device's thread in this one.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, anyhow};
 use candle_core::Device;
 
@@ -15,14 +17,16 @@ pub(super) struct Stage {
     pub(super) hardware: Cuda,
     /// What the driver costs by itself: measured before the card was opened, since afterwards nobody gets past the books.
     pub(super) stock: StockCost,
+    /// Folders of models beside the built-in ones.
+    pub(super) folders: Vec<PathBuf>,
     card: &'static Card,
 }
 
 impl Stage {
-    pub(super) fn open(settings: CardSettings) -> anyhow::Result<Stage> {
+    pub(super) fn open(settings: CardSettings, folders: Vec<PathBuf>) -> anyhow::Result<Stage> {
         let stock = cost::stock(settings.ordinal)?;
         let (card, tensors) = CudaDevice::open(settings)?;
-        Ok(Stage { hardware: Cuda::new(card, tensors, Readings::Off), stock, card })
+        Ok(Stage { hardware: Cuda::new(card, tensors, Readings::Off), stock, folders, card })
     }
 
     pub(super) fn card(&self) -> &'static Card {

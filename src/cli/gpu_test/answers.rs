@@ -1,0 +1,110 @@
+//! Whole models on the card beside the same in f32 on the CPU.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, bail, ensure};
+use candle_core::Device;
+
+use super::stage::Stage;
+use crate::config::{Dtype, ModelConfig, Source, Task};
+use crate::device::{Hardware, Need};
+use crate::model::{Batch, Blueprint, DeviceForm, ModelFiles, Output, embedded_names};
+use crate::tokenize::{TextRow, Truncate};
+use crate::units::{Bytes, ModelId};
+
+/// The least cosine to the answers in f32 on the CPU.
+const BARS: [(Dtype, f64); 4] =
+    [(Dtype::F32, 0.99999), (Dtype::F16, 0.9999), (Dtype::Bf16, 0.999), (Dtype::Int8, 0.995)];
+
+const TEXTS: [&str; 6] = [
+    "web server",
+    "a small and fast parser for json in python",
+    "tools to show and change the partitions of a disk",
+    "Library that reads and writes sound files in many formats; this package has the headers.",
+    "x",
+    "An editor for text with syntax colours, search by patterns, a tree of the files and a terminal inside",
+];
+
+pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
+    let embedded = embedded_names().map(|name| (name.to_owned(), ModelFiles::embedded(name)));
+    let folders = stage.folders.iter().map(|folder| (folder.display().to_string(), ModelFiles::open(folder)));
+    let models: Vec<_> = embedded.chain(folders).collect();
+    let (mut lines, mut worst) = (String::new(), f64::INFINITY);
+    let mut missed = Vec::new();
+    for (number, (name, files)) in models.into_iter().enumerate() {
+        let files = files.with_context(|| name.clone())?;
+        let of = |dtype| blueprint(&name, files.clone(), dtype);
+        let reference = of(Dtype::F32)?;
+        let batch = batch(&reference)?;
+        let expected = on_the_cpu(&reference, &batch)?;
+        write!(lines, "\n  {name}:")?;
+        for (dtype, bar) in BARS {
+            let id = ModelId::new(100 + 10 * number as u32 + dtype as u32);
+            let found = on_the_card(stage, id, &of(dtype)?.for_device(DeviceForm::Cuda), &batch)?;
+            let cosine = least_cosine(&found, &expected);
+            worst = worst.min(cosine);
+            write!(lines, " {dtype} {cosine:.6}")?;
+            if !(cosine >= bar) {
+                missed.push(format!("{name} in {dtype}: {cosine:.6}, at least {bar} is wanted"));
+            }
+        }
+    }
+    ensure!(missed.is_empty(), "{}", missed.join("; "));
+    Ok(format!("smallest cosine {worst:.6}{lines}"))
+}
+
+fn blueprint(name: &str, files: ModelFiles, dtype: Dtype) -> anyhow::Result<Blueprint> {
+    let config = ModelConfig { dtype, ..ModelConfig::new(name, Source::Path(name.into())) };
+    Blueprint::new(&config, files).with_context(|| name.to_owned())
+}
+
+/// Texts of one word to the longest that the model takes, in one batch: most of it is padding where the model pads.
+fn batch(blueprint: &Blueprint) -> anyhow::Result<Batch> {
+    let card = blueprint.card();
+    let pair = (card.task == Task::Rerank).then(|| TEXTS[1].to_owned());
+    let long = TEXTS.join(" ").repeat(8);
+    let texts = TEXTS.iter().copied().chain([long.as_str()]);
+    let rows: Vec<_> = texts.map(|text| TextRow { text: text.to_owned(), pair: pair.clone() }).collect();
+    let rows = card.encoder.encode_batch(&rows, Truncate::End).map_err(|error| anyhow!("{:?}", error))?;
+    Ok(Batch::Tokens(rows.into_iter().map(Arc::new).collect()))
+}
+
+fn on_the_cpu(blueprint: &Blueprint, batch: &Batch) -> anyhow::Result<Vec<Vec<f32>>> {
+    let mut model = blueprint.load(&Device::Cpu)?;
+    let Output::Vectors(vectors) = model.step(batch).map_err(|fault| anyhow!("{fault}"))?;
+    Ok(vectors)
+}
+
+fn on_the_card(
+    stage: &mut Stage,
+    id: ModelId,
+    blueprint: &Blueprint,
+    batch: &Batch,
+) -> anyhow::Result<Vec<Vec<f32>>> {
+    let (loaded, account) =
+        stage.hardware.load(id, |device| blueprint.load(device)).map_err(|fault| anyhow!("{fault}"))?;
+    let mut model = loaded?;
+    let need = Need { predicted: Bytes::ZERO, ceiling: Bytes::MAX };
+    let stepped = stage.hardware.step(id, need, || model.step(batch));
+    drop(model);
+    drop(account);
+    match stepped {
+        Ok((Ok(Output::Vectors(vectors)), _)) => Ok(vectors),
+        Ok((Err(fault), _)) => bail!("{fault}"),
+        Err(short) => bail!("{} were needed, {} could be had", short.needed, short.available),
+    }
+}
+
+/// Of each row; of all numbers together where a row has a single one.
+fn least_cosine(found: &[Vec<f32>], expected: &[Vec<f32>]) -> f64 {
+    if expected.iter().all(|row| row.len() == 1) {
+        return cosine(&found.concat(), &expected.concat());
+    }
+    found.iter().zip(expected).map(|(found, expected)| cosine(found, expected)).fold(f64::INFINITY, f64::min)
+}
+
+fn cosine(found: &[f32], expected: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    dot(found, expected) / (dot(found, found) * dot(expected, expected)).sqrt()
+}
