@@ -21,11 +21,11 @@ fn batches() -> Vec<Vec<TokenRow>> {
 /// largest value, and the cosine.
 fn tolerance(dtype: Dtype) -> (f32, f64) {
     match dtype {
-        Dtype::F32 => (1e-4, 0.999_999),
-        Dtype::F16 => (0.02, 0.9999),
-        Dtype::Bf16 => (0.15, 0.998),
+        Dtype::F32 => (1e-5, 0.999_999),
+        Dtype::F16 => (0.01, 0.9999),
+        Dtype::Bf16 => (0.1, 0.999),
         // Activations are quantized too, in blocks of 32.
-        Dtype::Int8 => (0.1, 0.998),
+        Dtype::Int8 => (0.05, 0.9995),
     }
 }
 
