@@ -76,12 +76,7 @@ fn on_the_cpu(blueprint: &Blueprint, batch: &Batch) -> anyhow::Result<Vec<Vec<f3
     Ok(vectors)
 }
 
-fn on_the_card(
-    stage: &mut Stage,
-    id: ModelId,
-    blueprint: &Blueprint,
-    batch: &Batch,
-) -> anyhow::Result<Vec<Vec<f32>>> {
+fn on_the_card(stage: &mut Stage, id: ModelId, blueprint: &Blueprint, batch: &Batch) -> anyhow::Result<Vec<Vec<f32>>> {
     let (loaded, account) =
         stage.hardware.load(id, |device| blueprint.load(device)).map_err(|fault| anyhow!("{fault}"))?;
     let mut model = loaded?;

@@ -3,13 +3,11 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::books::{Block, Books, Closed, Home, Slot};
+use super::books::{Block, Books, Home, Slot};
 use super::plain::class_of;
-use super::tally::{Cause, OutOfMemory};
+use super::tally::Cause;
 use super::{DriverError, Pointer, PoolDriver, Request};
-use crate::device::trace::{Recorder, Recording};
-use crate::device::{Kind, Resident, StepUse};
-use crate::units::{Bytes, ModelId};
+use crate::device::Kind;
 
 /// The smallest piece of a pool.
 pub(super) const STEP: u64 = 512;
@@ -35,15 +33,6 @@ impl Mode {
             Mode::Driver => "driver",
         }
     }
-}
-
-/// What a step used, and why it got no more if it did not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StepBooks {
-    /// What it used.
-    pub used: StepUse,
-    /// Its first allocation that failed.
-    pub shortfall: Option<OutOfMemory>,
 }
 
 /// The allocator of one device. May be called from any thread; models and steps are opened and ended by one.
@@ -241,102 +230,6 @@ impl<D: PoolDriver> PooledAllocator<D> {
         true
     }
 
-    /// Opens the books of a model that is going to be loaded. The slot is the scope of its load.
-    pub fn open_model(&self, model: ModelId) -> Slot {
-        self.books().open(model)
-    }
-
-    /// Bytes that a slot has alive.
-    pub fn live(&self, slot: Slot) -> u64 {
-        self.books().tally(slot).live
-    }
-
-    /// Sets what a model's memory of one kind may reach.
-    pub fn set_ceiling(&self, slot: Slot, ceiling: Bytes) {
-        self.books().tally_mut(slot).ceiling = ceiling.get();
-    }
-
-    /// Takes the record of the slot's first failure since the last time.
-    pub fn take_shortfall(&self, slot: Slot) -> Option<OutOfMemory> {
-        self.books().tally_mut(slot).shortfall.take()
-    }
-
-    /// Returns what a model's load took for a while. Call it when it is loaded.
-    pub fn settle_model(&self, weights: Slot) {
-        self.wait();
-        let pools: Vec<_> = {
-            let books = self.books();
-            [Kind::Weights, Kind::Kv].into_iter().filter_map(|kind| books.pool_of(weights.with(kind))).collect()
-        };
-        for (_, pool) in pools {
-            self.trim_pool(pool, 0);
-        }
-    }
-
-    /// What a model holds: the pools of its weights and KV as a whole, and what its steps have left behind.
-    pub fn resident(&self, weights: Slot) -> Resident {
-        let books = self.books();
-        let held = |kind: Kind| {
-            let slot = weights.with(kind);
-            let live = books.tally(slot).live;
-            books.pool_of(slot).map_or(live, |(_, pool)| self.driver.reserved(pool).max(live))
-        };
-        Resident {
-            weights: Bytes::new(held(Kind::Weights) + held(Kind::Kv)),
-            weights_peak: Bytes::new(books.tally(weights).peak),
-            library: Bytes::new(books.tally(weights.with(Kind::Library)).live),
-        }
-    }
-
-    /// Ends a model's books and destroys its pools, once its tensors are dropped. Returns what is still alive of it,
-    /// which is nobody's now.
-    pub fn close_model(&self, weights: Slot) -> Bytes {
-        // What was freed in the stream's order has to be free in fact before a pool goes.
-        self.wait();
-        let Closed { empty, left } = self.books().close(weights);
-        self.destroy(&empty);
-        Bytes::new(left)
-    }
-
-    /// Starts a step of a model; the slot is its scope.
-    pub fn begin_step(&self, model: ModelId, ceiling: Bytes) -> Option<Slot> {
-        let mut books = self.books();
-        let slot = books.find(model, Kind::Workspace)?;
-        books.tally_mut(slot).restart(ceiling.get());
-        Some(slot)
-    }
-
-    /// Takes down every block of the steps from now on, until [`PooledAllocator::take_recording`].
-    pub fn record(&self) {
-        // Made before the lock is taken: it sets its memory aside.
-        let recorder = Recorder::new();
-        self.books().recorder = Some(recorder);
-    }
-
-    /// What was taken down, if anything was.
-    pub fn take_recording(&self) -> Option<Recording> {
-        let recorder = self.books().recorder.take();
-        recorder.map(Recorder::finish)
-    }
-
-    /// Ends a step. What is still alive of it belongs to its model's library memory.
-    pub fn end_step(&self, step: Slot) -> StepBooks {
-        let mut books = self.books();
-        let left = books.end_step(step);
-        let tally = *books.tally(step);
-        books.tally_mut(step).restart(u64::MAX);
-        drop(books);
-        let used = StepUse {
-            peak: Bytes::new(tally.peak),
-            left: Bytes::new(left),
-            allocated: tally.allocated,
-            freed: tally.freed,
-            overrun: tally.peak > tally.ceiling,
-            retried: tally.retried,
-        };
-        StepBooks { used, shortfall: tally.shortfall }
-    }
-
     /// The first error of the driver that was not for lack of memory, since the last time.
     pub fn fault(&self) -> Option<DriverError> {
         match self.fault.swap(0, Relaxed) {
@@ -356,7 +249,7 @@ impl<D: PoolDriver> PooledAllocator<D> {
         }
     }
 
-    fn destroy(&self, pools: &[D::Pool]) {
+    pub(super) fn destroy(&self, pools: &[D::Pool]) {
         let _nobody_looks = self.destruction.lock().unwrap_or_else(PoisonError::into_inner);
         for pool in pools {
             if let Err(error) = self.driver.destroy_pool(*pool) {

@@ -13,16 +13,18 @@ mod pointers;
 mod plain;
 mod allocator;
 mod obtain;
+mod lives;
 mod events;
 mod snapshot;
 mod failing;
 #[cfg(test)]
 mod tests;
 
-pub use allocator::{Mode, PooledAllocator, StepBooks};
+pub use allocator::{Mode, PooledAllocator};
 pub use books::Slot;
 pub use driver::{DriverError, Memory, Pointer, PoolDriver, Request};
 pub use events::{Action, AllocationEvent};
 pub use failing::{FailingDriver, Failures, Hits};
+pub use lives::StepBooks;
 pub use snapshot::{BlockLine, OwnerLine, PoolLine, PoolsSnapshot, Tallies};
 pub use tally::{Cause, OutOfMemory};
