@@ -28,7 +28,7 @@ use crate::units::Bytes;
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The configuration cannot work.
-    #[error("{0}")]
+    #[error(transparent)]
     Config(#[from] ConfigError),
     /// A port cannot be had.
     #[error(
@@ -45,10 +45,10 @@ pub enum ServerError {
         flag: &'static str,
     },
     /// The engine does not start.
-    #[error("{0}")]
+    #[error(transparent)]
     Engine(#[from] EngineError),
     /// The services ended.
-    #[error("{0}")]
+    #[error(transparent)]
     Serve(#[from] ServeError),
 }
 

@@ -63,7 +63,7 @@ pub struct Offer {
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The system refused something.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
     /// The whole budget cannot work.
     #[error("{0}")]

@@ -30,7 +30,9 @@ impl Tensors {
     /// # Errors
     /// What candle or the driver refuses.
     pub fn new(card: &'static Card) -> Result<Tensors, Unusable> {
-        let candle = |error: candle_core::Error| Unusable::Candle { reason: error.to_string() };
+        // Where backtraces are on, candle puts one behind its words.
+        let words = |error: candle_core::Error| error.to_string().lines().next().unwrap_or_default().to_owned();
+        let candle = |error| Unusable::Candle { reason: words(error) };
         let _scope = Scope::enter(Slot::NOBODY);
         let device = Device::new_cuda_with_stream(card.ordinal() as usize).map_err(candle)?;
         let cuda = device.as_cuda_device().map_err(candle)?.clone();
