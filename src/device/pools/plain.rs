@@ -78,7 +78,7 @@ mod tests {
         let mut bytes = 1;
         while bytes < 1 << 40 {
             let class = class_of(bytes);
-            assert!(class >= bytes && class_of(class) == class && class % SMALL == 0, "{bytes}");
+            assert!(class >= bytes && class_of(class) == class && class.is_multiple_of(SMALL), "{bytes}");
             assert!(class - bytes < (bytes / 16).max(if bytes > PAGE { PAGE } else { SMALL }), "{bytes} in {class}");
             bytes += 1 + bytes / 97;
         }

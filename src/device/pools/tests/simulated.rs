@@ -143,7 +143,7 @@ impl PoolDriver for Simulated {
 
     fn alloc(&self, pool: Option<u32>, request: Request<u8>) -> Result<Pointer, DriverError> {
         self.call(DriverError::OUT_OF_MEMORY)?;
-        assert!(request.bytes > 0 && request.bytes % 512 == 0);
+        assert!(request.bytes > 0 && request.bytes.is_multiple_of(512));
         let mut card = self.card();
         let id = pool.unwrap_or(DEFAULT_POOL);
         let state = card.pools[&id];
