@@ -137,8 +137,12 @@ fn value(knots: &[(u32, u64)], batch: u32) -> Option<u64> {
 
 /// The value at `x` on the line through two points, rounded up. Exact in integers, so that it is monotone.
 fn blend((x0, y0): (u32, u64), (x1, y1): (u32, u64), x: u32) -> u64 {
-    let rise = u128::from(y1.saturating_sub(y0)) * u128::from(x - x0);
-    y0 + rise.div_ceil(u128::from(x1 - x0)) as u64
+    let (height, part, width) = (y1.saturating_sub(y0), x - x0, x1 - x0);
+    // A step is chosen by some sixty of these, and dividing 128 bits takes several times as long.
+    y0 + match height.checked_mul(u64::from(part)) {
+        Some(rise) => rise.div_ceil(u64::from(width)),
+        None => (u128::from(height) * u128::from(part)).div_ceil(u128::from(width)) as u64,
+    }
 }
 
 fn last(knots: &[(u32, u64)]) -> (u32, u64) {
@@ -167,6 +171,15 @@ mod tests {
         check(5, 15, None);
         assert_eq!(Surface::default().at(1, 1), None);
         assert_eq!(Surface::default().reach(1), None);
+    }
+
+    #[test]
+    fn large_values_are_blended_as_exactly_as_small_ones() {
+        assert_eq!(blend((1, 7), (4, 8), 2), 8); // rounded up
+        let most = u64::MAX - 5;
+        assert_eq!(blend((0, 5), (3, most), 3), most);
+        assert_eq!(blend((0, 0), (u32::MAX, most), 1), most.div_ceil(u64::from(u32::MAX)));
+        assert_eq!(blend((0, 0), (2, most), 1), most / 2);
     }
 
     #[test]
