@@ -149,10 +149,7 @@ impl<H: Hardware> Hardware for Squeezed<H> {
         need: Need,
         body: impl FnOnce() -> Result<R, Fault>,
     ) -> Result<(Result<R, Fault>, StepUse), Shortfall> {
-        let available = Bytes::new(self.room.load(Relaxed));
-        if need.predicted > available {
-            return Err(Shortfall { needed: need.predicted, available });
-        }
+        need.check(Bytes::new(self.room.load(Relaxed)))?;
         self.inner.step(model, need, body)
     }
 

@@ -81,6 +81,19 @@ pub struct Need {
     pub ceiling: Bytes,
 }
 
+impl Need {
+    /// Whether a device that can give so many bytes now can give what is predicted.
+    ///
+    /// # Errors
+    /// Both numbers, if it cannot.
+    pub fn check(self, available: Bytes) -> Result<(), Shortfall> {
+        if available < self.predicted {
+            return Err(Shortfall { needed: self.predicted, available });
+        }
+        Ok(())
+    }
+}
+
 /// What a step used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepUse {

@@ -79,9 +79,8 @@ impl Hardware for Cpu {
     ) -> Result<(Result<R, Fault>, StepUse), Shortfall> {
         if self.live == Readings::Live
             && let Some(available) = self.available()
-            && available < need.predicted
         {
-            return Err(Shortfall { needed: need.predicted, available });
+            need.check(available)?;
         }
         let step = StepAccount::open(model, need.ceiling);
         self.recording = None;

@@ -143,9 +143,8 @@ impl Hardware for Cuda {
     ) -> Result<(Result<R, Fault>, StepUse), Shortfall> {
         if self.live == Readings::Live
             && let Some(available) = self.available()
-            && available < need.predicted
         {
-            return Err(Shortfall { needed: need.predicted, available });
+            need.check(available)?;
         }
         let allocator = self.card.allocator();
         let Some(slot) = allocator.begin_step(model, need.ceiling) else {
