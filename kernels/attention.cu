@@ -1,0 +1,359 @@
+// Attention of every position to the positions of its own row, without a matrix of scores in memory.
+//
+//   qkv   (tokens, (heads + 2 * kv_heads) * SIZE): a token's queries, keys and values side by side, with their biases.
+//         Each key and value head serves heads / kv_heads query heads.
+//   out   (tokens, heads * SIZE); must not overlap qkv. Tokens of no row are left as they are.
+//   tiles (gridDim.y): which queries each block computes, of one row each: the row's first token, its length, the first
+//         query counted from the row's start. Tiles whose first query is not inside the row do nothing, so that a list
+//         may be longer than needed. Long rows first: the last blocks to start are then short.
+//   scale of the scores, positive: 1 / sqrt(SIZE).
+//   back, ahead: query i sees keys i - back to i + ahead of its row, both between 0 and 2^30, which is no limit: (2^30,
+//         2^30) is an encoder's attention, (2^30, 0) causal, (w / 2, w / 2) a sliding window of w. Keys that no query of
+//         a tile sees are never loaded, and only tiles of keys at an edge are masked: limits cost nothing where there
+//         are none.
+//
+// Launch: grid (heads, tiles), so that blocks that run together read whole lines of the same tokens; threads and dynamic
+// shared memory are Shape's. `attention_*` has tiles of 64 queries, `attention_*_long` of 128. The latter reads keys and
+// values half as often, what rows of several tiles live on; the former wastes less on rows that end early.
+//
+// How: a warp owns 16 * STACK queries from start to end (FlashAttention-2). Their values stay in registers as the
+// tensor cores take them, and so do scores, weights and sums: what the tensor cores return for two neighbouring tiles
+// of 8 keys is what they take as a tile of 16, so that weights never touch shared memory. While a tile of 64 keys is
+// computed the next one is on its way, into the other of two buffers.
+//
+// Numbers: scores, softmax and sums are f32; weights are rounded to T for the product with the values, not for the sum
+// that they are divided by. qkv has fewer than 2^32 elements: its indices
+// are 32 bits wide, for the registers' sake.
+
+#include "common.cuh"
+
+// Keys of a tile.
+constexpr int KEYS = 64;
+
+// A tile of queries: WARPS * STACK times 16 of them.
+template <int SIZE, int WARPS, int STACK>
+struct Shape {
+    static constexpr int THREADS = WARPS * WARP;
+    static constexpr int WARP_QUERIES = 16 * STACK;
+    static constexpr int QUERIES = WARPS * WARP_QUERIES;
+    // Elements from one token to the next in shared memory. With 16 bytes between them 8 consecutive tokens start in
+    // different groups of 4 banks, for every SIZE here: matrix loads, which take 16 bytes of each of 8 tokens, are free
+    // of conflicts, and unlike a swizzle's their addresses differ from each other by constants.
+    static constexpr int STRIDE = SIZE + VECTOR;
+    // Queries, then two buffers of keys and two of values.
+    static constexpr int SHARED_BYTES = (QUERIES + 4 * KEYS) * STRIDE * 2;
+};
+
+// Where a row lies, and what its queries see.
+struct Sight {
+    int length;
+    int back;
+    int ahead;
+
+    // The keys that query i sees: from low(i) on, below high(i).
+    __device__ __forceinline__ int low(int i) const { return max(0, i - back); }
+    __device__ __forceinline__ int high(int i) const { return min(length, i + ahead + 1); }
+};
+
+// How the block's threads share the loading of tokens: VECTORS threads side by side load one token, PASS tokens at a
+// time. A power of two, so that every tile is a whole number of passes; heads of 96 leave some threads without work.
+template <int SIZE, int THREADS>
+struct Loading {
+    static constexpr int VECTORS = SIZE / VECTOR;
+    static constexpr int PASS = THREADS / VECTORS >= 32 ? 32 : THREADS / VECTORS >= 16 ? 16 : 8;
+    static_assert(PASS * VECTORS <= THREADS, "there are threads for every pass");
+
+    // Starts loading the first `count` of TOKENS tokens; the rest is zeros up to a multiple of 16: tensor cores read
+    // that far, and even a weight of 0 would turn what is not a number into one that is not. `tile` and `from` are
+    // those of this thread's first token, which is the tile's `token`th.
+    template <int TOKENS, typename T>
+    static __device__ __forceinline__ void load(T* tile, const T* from, unsigned stride, int token, int count) {
+        const int needed = (count + 15) / 16 * 16;
+#pragma unroll
+        for (int i = 0; i < TOKENS; i += PASS) {
+            if (token + i < needed) {
+                copy_async(tile + i * (SIZE + VECTOR), from + i * stride, token + i < count);
+            }
+        }
+    }
+};
+
+// A warp's queries and what they have seen so far. A lane holds parts of queries lane / 4 and lane / 4 + 8 of each 16,
+// in the order of multiply_add.
+template <typename T, int SIZE, int STACK>
+struct State {
+    uint32_t queries[STACK][SIZE / 16][4];
+    // Weighted sums of values.
+    float sums[STACK][SIZE / 8][4];
+    // Largest score, and this lane's share of the sum of weights exp(score - largest), of either query.
+    float largest[STACK][2];
+    float totals[STACK][2];
+
+    // `tile` is the address of this lane's row of the warp's queries: see load_matrices.
+    __device__ __forceinline__ void start(uint32_t tile) {
+#pragma unroll
+        for (int m = 0; m < STACK; ++m) {
+#pragma unroll
+            for (int step = 0; step < SIZE / 16; ++step) {
+                load_matrices(queries[m][step], tile + (m * 16 * (SIZE + VECTOR) + step * 16) * 2);
+            }
+#pragma unroll
+            for (int column = 0; column < SIZE / 8; ++column) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) sums[m][column][i] = 0.0f;
+            }
+            largest[m][0] = largest[m][1] = -INFINITY;
+            totals[m][0] = totals[m][1] = 0.0f;
+        }
+    }
+
+    // Takes in a tile of keys, at `keys` and `values` for this lane. Without EDGE every query sees all of them.
+    // Otherwise the warp's queries see none from `count` on, and which of the others each sees `sight` says: `query` is
+    // the first of this lane's, `key` the first of the tile, counted from the start of the row.
+    template <bool EDGE>
+    __device__ __forceinline__ void attend(uint32_t keys, uint32_t values, float scale_log2, int count, Sight sight,
+                                           int query, int key) {
+        constexpr int STRIDE = SIZE + VECTOR;
+        // A product is over 16 keys: which of the tile's are needed at all.
+        auto needed = [&](int pair) { return !EDGE || pair * 16 < count; };
+
+        float scores[STACK][KEYS / 8][4];
+        auto score = [&](int pair, int step) {
+            uint32_t b[4];
+            load_matrices(b, keys + (pair * 16 * STRIDE + step * 16) * 2);
+#pragma unroll
+            for (int m = 0; m < STACK; ++m) {
+                multiply_add<T>(scores[m][2 * pair], queries[m][step], b[0], b[1]);
+                multiply_add<T>(scores[m][2 * pair + 1], queries[m][step], b[2], b[3]);
+            }
+        };
+#pragma unroll
+        for (int m = 0; m < STACK; ++m) {
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; ++n) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) scores[m][n][i] = 0.0f;
+            }
+        }
+        if constexpr (EDGE) {
+#pragma unroll
+            for (int pair = 0; pair < KEYS / 16; ++pair) {
+                if (needed(pair)) {
+#pragma unroll
+                    for (int step = 0; step < SIZE / 16; ++step) score(pair, step);
+                }
+            }
+        } else {
+            // Sums that do not wait for each other, one after the other.
+#pragma unroll
+            for (int step = 0; step < SIZE / 16; ++step) {
+#pragma unroll
+                for (int pair = 0; pair < KEYS / 16; ++pair) score(pair, step);
+            }
+        }
+
+        // Scores become weights, two in a register.
+        uint32_t weights[STACK][KEYS / 16][4];
+#pragma unroll
+        for (int m = 0; m < STACK; ++m) {
+            float base[2];
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                if constexpr (EDGE) {
+                    const int i = query + m * 16 + half * 8, low = sight.low(i);
+                    // Both bounds in one comparison: keys below `low` are far above any count.
+                    const unsigned visible = max(0, sight.high(i) - low), first = key - low;
+#pragma unroll
+                    for (int n = 0; n < KEYS / 8; ++n) {
+                        if (first + n * 8 >= visible) scores[m][n][2 * half] = -INFINITY;
+                        if (first + n * 8 + 1 >= visible) scores[m][n][2 * half + 1] = -INFINITY;
+                    }
+                }
+                float best = largest[m][half];
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; ++n) {
+                    if (needed(n / 2)) best = fmaxf(best, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
+                }
+                best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
+                best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
+                // A query that has seen no key yet has weights exp2(-inf - 0) = 0, not exp2(-inf + inf).
+                base[half] = EDGE && best == -INFINITY ? 0.0f : best * scale_log2;
+                const float before = exp2_fast(largest[m][half] * scale_log2 - base[half]);
+                largest[m][half] = best;
+                totals[m][half] *= before;
+#pragma unroll
+                for (int column = 0; column < SIZE / 8; ++column) {
+                    sums[m][column][2 * half] *= before;
+                    sums[m][column][2 * half + 1] *= before;
+                }
+            }
+#pragma unroll
+            for (int n = 0; n < KEYS / 8; ++n) {
+                if (needed(n / 2)) {
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        const float left = exp2_fast(scores[m][n][2 * half] * scale_log2 - base[half]);
+                        const float right = exp2_fast(scores[m][n][2 * half + 1] * scale_log2 - base[half]);
+                        totals[m][half] += left + right;
+                        weights[m][n / 2][n % 2 * 2 + half] = pack_bits<T>(left, right);
+                    }
+                }
+            }
+        }
+
+#pragma unroll
+        for (int pair = 0; pair < KEYS / 16; ++pair) {
+            if (needed(pair)) {
+#pragma unroll
+                for (int step = 0; step < SIZE / 16; ++step) {
+                    uint32_t b[4];
+                    load_matrices_transposed(b, values + (pair * 16 * STRIDE + step * 16) * 2);
+#pragma unroll
+                    for (int m = 0; m < STACK; ++m) {
+                        multiply_add<T>(sums[m][2 * step], weights[m][pair], b[0], b[1]);
+                        multiply_add<T>(sums[m][2 * step + 1], weights[m][pair], b[2], b[3]);
+                    }
+                }
+            }
+        }
+    }
+
+    // Writes the results to the warp's part of the tile of queries, which only the warp itself ever reads.
+    __device__ __forceinline__ void finish(T* tile, int lane) {
+#pragma unroll
+        for (int m = 0; m < STACK; ++m) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                float total = totals[m][half];
+                total += __shfl_xor_sync(~0u, total, 1);
+                total += __shfl_xor_sync(~0u, total, 2);
+                const float inverse = reciprocal_fast(total);
+                T* row = tile + (m * 16 + half * 8 + lane / 4) * (SIZE + VECTOR) + lane % 4 * 2;
+#pragma unroll
+                for (int column = 0; column < SIZE / 8; ++column) {
+                    const auto &sum = sums[m][column];
+                    *reinterpret_cast<uint32_t*>(row + column * 8) =
+                        pack_bits<T>(sum[2 * half] * inverse, sum[2 * half + 1] * inverse);
+                }
+            }
+        }
+    }
+};
+
+template <typename T, int SIZE, int WARPS, int STACK>
+__device__ __forceinline__ void attention(const T* __restrict__ qkv, T* __restrict__ out,
+                                          const int4* __restrict__ tiles, int kv_heads, float scale, int back,
+                                          int ahead) {
+    using Shape = Shape<SIZE, WARPS, STACK>;
+    constexpr int STRIDE = Shape::STRIDE, THREADS = Shape::THREADS;
+    const int4 tile = tiles[blockIdx.y];
+    const int length = tile.y, first = tile.z;
+    if (first >= length) return;
+    const Sight sight = {length, back, ahead};
+    const int count = min(Shape::QUERIES, length - first);
+
+    const int heads = gridDim.x, head = blockIdx.x, kv_head = head / (heads / kv_heads);
+    const unsigned width = (heads + 2 * kv_heads) * SIZE;
+    const unsigned row = tile.x * width;
+
+    T* queries = static_cast<T*>(dynamic_shared());
+    T* keys = queries + Shape::QUERIES * STRIDE;
+    T* values = keys + 2 * KEYS * STRIDE;
+    // The keys that any query of the tile sees.
+    const int begin = sight.low(first), end = sight.high(first + count - 1);
+    using Loading = Loading<SIZE, THREADS>;
+    const int token = threadIdx.x / Loading::VECTORS, column = threadIdx.x % Loading::VECTORS * VECTOR;
+    const bool loads = Loading::PASS * Loading::VECTORS == THREADS || token < Loading::PASS;
+    const int place = token * STRIDE + column;
+    unsigned at = row + (begin + token) * width + (heads + kv_head) * SIZE + column;
+    // Loads the tile of keys from `key` on, and its values. To be called for one tile after the other.
+    auto load_next = [&](int key, int buffer) {
+        if (loads) {
+            const int present = min(KEYS, end - key), to = place + buffer * KEYS * STRIDE;
+            Loading::template load<KEYS>(keys + to, qkv + at, width, token, present);
+            Loading::template load<KEYS>(values + to, qkv + at + kv_heads * SIZE, width, token, present);
+            at += KEYS * width;
+        }
+    };
+    if (loads) {
+        Loading::template load<Shape::QUERIES>(queries + place, qkv + row + (first + token) * width + head * SIZE + column,
+                                               width, token, count);
+    }
+    load_next(begin, 0);
+
+    // The shuffle tells the compiler that all lanes have the same.
+    const int lane = threadIdx.x % WARP, warp = __shfl_sync(~0u, threadIdx.x / WARP, 0);
+    // The warp's own queries. Where it has none it only helps to load.
+    const int mine = first + warp * Shape::WARP_QUERIES;
+    const bool active = mine < length;
+    const int last = min(length, mine + Shape::WARP_QUERIES) - 1;
+    // The keys that all of them see, and the first that none of them sees any more.
+    const int all_from = sight.low(last), all_until = sight.high(mine), any_until = sight.high(last);
+
+    // Rows of the matrices that this lane addresses: 8 tokens below each other, then 8 columns on, for queries and for
+    // values, which are transposed; the other way round for keys.
+    const int down = lane % 16 * STRIDE + lane / 16 * 8, across = (lane % 8 + lane / 16 * 8) * STRIDE + lane / 8 % 2 * 8;
+    T* own_queries = queries + warp * Shape::WARP_QUERIES * STRIDE;
+    const uint32_t key_address = shared_address(keys + across), value_address = shared_address(values + down);
+
+    State<T, SIZE, STACK> state;
+    wait_for_copies();
+    __syncthreads();
+    state.start(shared_address(own_queries + down));
+    const float scale_log2 = scale * 1.44269504f;
+
+    int buffer = 0;
+    for (int key = begin; key < end; key += KEYS) {
+        const bool more = key + KEYS < end;
+        // Nobody reads the other buffer since the last barrier.
+        if (more) load_next(key + KEYS, buffer ^ 1);
+        const uint32_t offset = buffer * KEYS * STRIDE * 2;
+        if (active && all_from <= key && key + KEYS <= all_until) {
+            state.template attend<false>(key_address + offset, value_address + offset, scale_log2, KEYS, sight, 0, 0);
+        } else if (active && key < any_until) {
+            state.template attend<true>(key_address + offset, value_address + offset, scale_log2, any_until - key, sight,
+                                        mine + lane / 4, key + lane % 4 * 2);
+        }
+        if (more) {
+            wait_for_copies();
+            __syncthreads();
+        }
+        buffer ^= 1;
+    }
+    if (!active) return;
+
+    // Through shared memory, so that whole lines are written.
+    state.finish(own_queries, lane);
+    __syncwarp();
+    constexpr int VECTORS = SIZE / VECTOR;
+    T* target = out + (static_cast<size_t>(tile.x) + mine) * heads * SIZE + head * SIZE;
+#pragma unroll
+    for (int i = 0; i < Shape::WARP_QUERIES * VECTORS / WARP; ++i) {
+        const int vector = i * WARP + lane, query = vector / VECTORS, column = vector % VECTORS * VECTOR;
+        if (mine + query < length) {
+            *reinterpret_cast<uint4*>(target + static_cast<size_t>(query) * heads * SIZE + column) =
+                load_bits(own_queries + query * STRIDE + column);
+        }
+    }
+}
+
+// BLOCKS of a multiprocessor bound the registers of a thread, so that none of the arrays above is spilled and as many
+// warps as possible hide each other's exp2 and loads.
+#define ATTENTION(NAME, T, SIZE, WARPS, STACK, BLOCKS)                                                                 \
+    extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                                                 \
+        NAME(const T* qkv, T* out, const int4* tiles, int kv_heads, float scale, int back, int ahead) {                \
+        attention<T, SIZE, WARPS, STACK>(qkv, out, tiles, kv_heads, scale, back, ahead);                               \
+    }
+
+#define ATTENTION_OF(TYPE)                                       \
+    ATTENTION(attention_##TYPE##_32, TYPE, 32, 4, 1, 5)          \
+    ATTENTION(attention_##TYPE##_64, TYPE, 64, 4, 1, 4)          \
+    ATTENTION(attention_##TYPE##_96, TYPE, 96, 4, 1, 3)          \
+    ATTENTION(attention_##TYPE##_128, TYPE, 128, 4, 1, 2)        \
+    ATTENTION(attention_##TYPE##_32_long, TYPE, 32, 8, 1, 2)     \
+    ATTENTION(attention_##TYPE##_64_long, TYPE, 64, 4, 2, 2)     \
+    ATTENTION(attention_##TYPE##_96_long, TYPE, 96, 8, 1, 1)     \
+    ATTENTION(attention_##TYPE##_128_long, TYPE, 128, 8, 1, 1)
+
+ATTENTION_OF(f16)
+ATTENTION_OF(bf16)
