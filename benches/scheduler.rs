@@ -8,7 +8,7 @@ use divan::Bencher;
 use plimsoll::admission::{QueueLimits, RequestLimits};
 use plimsoll::memory::{
     Axes, Axis, Budget, DeviceBooks, Ledger, LoadNeed, Measured, Observed, Outcome, Profile, Reading, Readings,
-    RowFacts, Rungs, ShapeKind, Slack,
+    RowFacts, Rungs, ShapeKind, Slack, Terms,
 };
 use plimsoll::scheduler::{Batching, LaneSettings, Priority, Scheduler, Settings, Waiting, WhileNotReady};
 use plimsoll::units::{Bytes, Micros, ModelId, RequestId, Timestamp};
@@ -62,7 +62,7 @@ impl Bench {
             capacity: Bytes::gib(8),
             safety: Bytes::mib(64),
             fixed: Bytes::ZERO,
-            granule: Bytes::kib(64),
+            terms: Terms::CPU,
             readings: Readings::Live,
         };
         let mut ledger = Ledger::new(books).expect("8 GiB are enough");

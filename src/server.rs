@@ -12,12 +12,12 @@ use tokio::task::JoinHandle;
 
 use crate::admission::QueueLimits;
 use crate::config::source::{Cache, Located, resolve};
-use crate::config::{self, ConfigError, Entry, Environment, MemoryBudget, Repository, ServerConfig};
+use crate::config::{self, ConfigError, Entry, Environment, Repository, ServerConfig};
 use crate::device::pools::{Failures, Mode};
 use crate::device::profile_store::ProfileStore;
 use crate::device::{self, Choice, Report, StartOptions};
 use crate::engine::{Engine, EngineError, EngineHandle, EngineSettings, Offer};
-use crate::memory::{DeviceBooks, Reading, Readings, Slack, TrimPolicy};
+use crate::memory::{DeviceBooks, Reading, Readings, Terms, TrimPolicy};
 use crate::model::{Blueprint, ModelFiles};
 use crate::scheduler::{Batching, Settings};
 use crate::service::{self, Drained, Limits, ServeError};
@@ -198,9 +198,7 @@ fn start_engine(
     let device = move |epoch: Instant, reports: Box<dyn FnMut(Report) + Send>| device::start(start, epoch, reports);
     let offers = offers(repository, cache);
     let profiles = ProfileStore::new(config.profile_dir.clone());
-    let books = |reading: &Reading, slack: Slack| {
-        books(config.memory_budget, config.memory_safety, readings, (reading, slack.granule))
-    };
+    let books = |reading: &Reading, terms: Terms| books(config, readings, reading, terms);
     Engine::start(engine_settings(config), offers, metrics, profiles, device, books)
 }
 
@@ -231,18 +229,14 @@ fn readings(config: &ServerConfig) -> Readings {
     }
 }
 
-/// The books of a device whose first reading this is, and which takes memory by the granule.
-fn books(
-    budget: MemoryBudget,
-    safety: Bytes,
-    readings: Readings,
-    (reading, granule): (&Reading, Bytes),
-) -> DeviceBooks {
+/// The books of a device whose first reading this is.
+fn books(config: &ServerConfig, readings: Readings, reading: &Reading, terms: Terms) -> DeviceBooks {
+    let safety = config.memory_safety.of(terms.usual_safety());
     // The budget is for models and their steps. The safety margin lies beside it, unless the budget is the whole device.
-    let capacity = (budget.of(reading.total, reading.free) + safety).min(reading.total);
+    let capacity = (config.memory_budget.of(reading.total, reading.free) + safety).min(reading.total);
     // Nothing is taken before the first model that would be inside the budget: the server's own memory, and on a GPU the
     // context and compiled modules, are outside it.
-    DeviceBooks { capacity, safety, fixed: Bytes::ZERO, granule, readings }
+    DeviceBooks { capacity, safety, fixed: Bytes::ZERO, terms, readings }
 }
 
 fn engine_settings(config: &ServerConfig) -> EngineSettings {

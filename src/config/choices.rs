@@ -4,7 +4,6 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
-use super::Amount;
 use super::kinds::choice;
 use super::written::{Form, Written, written_choice};
 use crate::units::Bytes;
@@ -139,50 +138,6 @@ choice!(
 );
 
 written_choice!(Allocator, Readings, LogFormat);
-
-/// The memory of the device that this server may use for everything.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum MemoryBudget {
-    /// [`MemoryBudget::AUTO_PERCENT`] of what is free at start.
-    Auto,
-    /// So many bytes, or a part of the device's whole memory.
-    Amount(Amount),
-}
-
-impl MemoryBudget {
-    /// What `auto` takes of the free memory; the rest is left to the page cache and to programs that start later.
-    pub const AUTO_PERCENT: f64 = 80.0;
-
-    /// The budget in bytes on a device with `total` bytes of which `free` are free at start.
-    pub fn of(self, total: Bytes, free: Bytes) -> Bytes {
-        match self {
-            MemoryBudget::Auto => free.scale(MemoryBudget::AUTO_PERCENT / 100.0),
-            MemoryBudget::Amount(amount) => amount.of(total),
-        }
-    }
-}
-
-impl Written for MemoryBudget {
-    const FORM: Form = Form::TextOrInteger;
-
-    fn allowed() -> String {
-        "\"auto\", a number of bytes, such as \"4GiB\", or a part of the device's memory, such as \"60%\"".into()
-    }
-
-    fn read(text: &str) -> Option<MemoryBudget> {
-        match text {
-            "auto" => Some(MemoryBudget::Auto),
-            amount => Amount::read(amount).map(MemoryBudget::Amount),
-        }
-    }
-
-    fn show(&self) -> String {
-        match self {
-            MemoryBudget::Auto => "auto".into(),
-            MemoryBudget::Amount(amount) => amount.show(),
-        }
-    }
-}
 
 /// How the size of a batch is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -346,9 +301,6 @@ mod tests {
             assert!(value.is_some(), "{text}");
             assert_eq!(value.as_ref().and_then(|value| T::read(&value.show())), value, "{text}");
         }
-        check::<MemoryBudget>("auto");
-        check::<MemoryBudget>("60%");
-        check::<MemoryBudget>("4GiB");
         check::<Batching>("profile");
         check::<Batching>("fixed:32");
         check::<Threads>("auto");
@@ -371,18 +323,9 @@ mod tests {
         assert_eq!(Threads::read("0"), None);
         assert_eq!(Models::read(""), None);
         assert_eq!(LogFilter::read("loud"), None);
-        assert_eq!(MemoryBudget::read("-1"), None);
         assert_eq!(DeviceKind::read("cuda:"), None);
         assert_eq!(DeviceKind::read("gpu"), None);
         assert_eq!(FailAllocations::read("random:1.5:1"), None);
         assert_eq!(FailAllocations::read("random:0.5"), None);
-    }
-
-    #[test]
-    fn budgets_count_from_the_right_whole() {
-        let of = |text: &str| MemoryBudget::read(text).expect("valid").of(Bytes::gib(10), Bytes::gib(5));
-        assert_eq!(of("auto"), Bytes::gib(4));
-        assert_eq!(of("50%"), Bytes::gib(5));
-        assert_eq!(of("1GiB"), Bytes::gib(1));
     }
 }

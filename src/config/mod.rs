@@ -6,6 +6,7 @@
 mod written;
 mod kinds;
 mod choices;
+mod device_memory;
 mod error;
 mod document;
 mod settings;
@@ -20,9 +21,8 @@ pub mod files;
 pub mod digest;
 
 pub use argument::{ModelArgument, check_name};
-pub use choices::{
-    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, MemoryBudget, Models, Readings, Threads,
-};
+pub use choices::{Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, Readings, Threads};
+pub use device_memory::{MemoryBudget, MemorySafety};
 pub use error::{ConfigError, Place, Problem};
 pub use kinds::{Dtype, LoadPolicy, Pooling, Task};
 pub use model::{Amount, ModelConfig, Source};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::argument::ModelArgument;
-use super::choices::MemoryBudget;
+use super::device_memory::MemoryBudget;
 use super::error::{ConfigError, Problem};
 use super::settings::{SETTINGS, ServerConfig, SettingFlags};
 use super::sources::{Environment, File, Origin, Sources};

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use super::argument::ModelArgument;
 use super::choices::{
-    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, MemoryBudget, Models, Readings, Threads,
+    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, Readings, Threads,
 };
+use super::device_memory::{MemoryBudget, MemorySafety};
 use super::sources::Sources;
 use super::written::{self, Written};
 use crate::units::{Bytes, Micros};
@@ -118,15 +119,15 @@ settings! {
         /// Memory of the device for models and their steps: bytes, a percentage of all, or 'auto' for 80 % of what is free at start.
         memory_budget: MemoryBudget = "auto",
             "Higher: larger batches, less for neighbours. Lower: smaller batches, and models that no longer fit are refused.";
-        /// Memory of the device that is kept free beside the budget, because readings of free memory are noisy.
-        memory_safety: Bytes = "64MiB",
+        /// Memory of the device that is kept free beside the budget, because readings of free memory are noisy: bytes, or 'auto' for 64MiB on the CPU and 16MiB on a GPU, where the smallest step of a model may use it.
+        memory_safety: MemorySafety = "auto",
             "Higher: smaller batches. Lower: more steps that run short and are repeated in halves.";
         /// Whether free memory is read before each step (live) or only once (off).
         readings: Readings = "live",
             "'off' ignores neighbours: steps run out of memory when they grow. For comparisons.";
         /// How long workspace may lie idle: what no step needed for one to two times so long is given back.
         idle_decay: Micros = "800ms",
-            "Higher: idle memory is kept from others. Lower: the first batch after a pause allocates again. When free memory runs low, idle workspace is given back at once in any case.";
+            "Higher: idle memory is kept from others. Lower: the first batch after a pause allocates again. When a neighbour takes memory, idle workspace is given back at once in any case.";
     }
     "Scheduling" {
         /// How batches are sized: by the memory profile, or fixed:N rows.

@@ -115,12 +115,15 @@ fn floats(bytes: Bytes, device: &Device) -> candle_core::Result<Tensor> {
 pub struct Squeezed<H> {
     inner: H,
     room: Arc<AtomicU64>,
+    /// How many steps are refused before there is room for everything.
+    refusals: Arc<AtomicU64>,
 }
 
 impl<H> Squeezed<H> {
-    /// Squeezes `inner`; `room` is in bytes and may be changed at any time from any thread.
-    pub fn new(inner: H, room: Arc<AtomicU64>) -> Squeezed<H> {
-        Squeezed { inner, room }
+    /// Squeezes `inner`; `room` is in bytes. After as many refusals as `refusals` says there is room for everything. Both
+    /// may be changed at any time from any thread.
+    pub fn new(inner: H, room: Arc<AtomicU64>, refusals: Arc<AtomicU64>) -> Squeezed<H> {
+        Squeezed { inner, room, refusals }
     }
 }
 
@@ -149,7 +152,11 @@ impl<H: Hardware> Hardware for Squeezed<H> {
         need: Need,
         body: impl FnOnce() -> Result<R, Fault>,
     ) -> Result<(Result<R, Fault>, StepUse), Shortfall> {
-        need.check(Bytes::new(self.room.load(Relaxed)))?;
+        if let Err(refusal) = need.check(Bytes::new(self.room.load(Relaxed)))
+            && self.refusals.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok()
+        {
+            return Err(refusal);
+        }
         self.inner.step(model, need, body)
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use super::Executor;
 use super::profile_store::ProfileFacts;
 use super::statistics::DeviceSnapshot;
-use crate::memory::{Reading, Slack};
+use crate::memory::{Reading, Slack, Terms};
 use crate::model::DeviceForm;
 use crate::units::{Bytes, Timestamp};
 
@@ -31,6 +31,9 @@ pub trait Device: Executor {
 
     /// What is added to the predictions of its profiles.
     fn slack(&self) -> Slack;
+
+    /// How it hands out memory.
+    fn terms(&self) -> Terms;
 
     /// What the device takes for so many bytes of weights: the allocator's granule is the model's, however little of the
     /// last one is used.

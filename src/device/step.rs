@@ -14,6 +14,10 @@ use crate::model::{Batch, Fault, Model, Output};
 use crate::ops::label;
 use crate::units::{Bytes, Micros, ModelId};
 
+/// How often a step that is only measured is tried again. One that is given up stays unmeasured for a while, and where it
+/// is the smallest one its model cannot serve.
+const MEASURE_RETRIES: u32 = 3;
+
 type RowResult = Result<Vec<f32>, RowFailure>;
 
 /// What a step runs on, borrowed from the device's thread for its duration.
@@ -105,18 +109,27 @@ impl<H: Hardware> StepRunner<'_, H> {
         Summary { rows, observed, evicted, recording: None }
     }
 
-    /// Runs a batch for its peak and time; the rows are kept only if one of them faulted.
+    /// Runs a batch for its peak and time; the rows are kept only if one of them faulted. What the device refuses below
+    /// the ceiling is asked for again: half a batch would measure another shape, so there is no other rung.
     fn measure(&mut self, model: ModelId, batch: &Batch, need: Need) -> Summary {
-        let started = Instant::now();
-        let (rows, peak, outcome) = match self.attempt(model, batch, 0, need) {
-            Ok((results, used)) => match outcome(&results) {
-                Outcome::Faulted => (results, used.peak, Outcome::Faulted),
-                outcome => (Vec::new(), used.peak, outcome),
-            },
-            Err(_) => (Vec::new(), Bytes::ZERO, Outcome::OutOfMemory),
-        };
-        let observed = Observed { peak, time: Micros::from(started.elapsed()), rungs: Rungs::default(), outcome };
-        Summary { rows, observed, evicted: Vec::new(), recording: None }
+        let mut rungs = Rungs::default();
+        loop {
+            let started = Instant::now();
+            let (rows, peak, outcome) = match self.attempt(model, batch, 0, need) {
+                Ok((results, used)) => match outcome(&results) {
+                    Outcome::Faulted => (results, used.peak, Outcome::Faulted),
+                    outcome => (Vec::new(), used.peak, outcome),
+                },
+                Err(shortfall) if shortfall.needed <= need.ceiling && rungs.trims < MEASURE_RETRIES => {
+                    rungs.trims += 1;
+                    self.hardware.trim(Bytes::ZERO);
+                    continue;
+                }
+                Err(_) => (Vec::new(), Bytes::ZERO, Outcome::OutOfMemory),
+            };
+            let observed = Observed { peak, time: Micros::from(started.elapsed()), rungs, outcome };
+            return Summary { rows, observed, evicted: Vec::new(), recording: None };
+        }
     }
 
     /// Runs a batch twice and records the second run: what a first one leaves behind is no step's workspace.

@@ -147,6 +147,7 @@ impl Core {
                 let stored = self.rig.stored_profile(&blueprint);
                 let profile = stored.unwrap_or_else(|| Profile::new(loaded.axes, self.rig.slack()));
                 self.scheduler.lane_ready(now, model, profile);
+                self.note_least_workspace(model);
                 if !self.life(model).unload_waiters.is_empty() {
                     self.begin_drain(model);
                 }
@@ -259,6 +260,13 @@ impl Core {
             self.rig.keep_profile(blueprint, profile);
         }
         self.life(model).profile_news = false;
+    }
+
+    /// Books what the smallest step of a model needs, as far as it is known.
+    pub(super) fn note_least_workspace(&mut self, model: ModelId) {
+        if let Some(least) = self.scheduler.least_workspace(model) {
+            self.ledger.set_least_workspace(model, least);
+        }
     }
 
     /// Books what a model holds.

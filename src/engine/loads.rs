@@ -85,7 +85,7 @@ impl Core {
     fn load_need(&self, model: ModelId, blueprint: &Blueprint) -> LoadNeed {
         let axes = blueprint.axes();
         let least = axes.kind.of_rows([RowFacts { tokens: axes.extent.max }]);
-        let measured = self.scheduler.profile(model).and_then(|profile| profile.predicted(least));
+        let measured = self.scheduler.least_workspace(model);
         let stored = || self.rig.stored_profile(blueprint).and_then(|profile| profile.predicted(least));
         LoadNeed {
             resident: self.rig.taken_by(blueprint.resident()),

@@ -23,7 +23,7 @@ use crate::admission::{QueueLimits, RequestLimits};
 use crate::config::{LoadPolicy, ModelConfig};
 use crate::device::profile_store::ProfileStore;
 use crate::device::{Device, Report};
-use crate::memory::{Budget, BudgetRefusal, DeviceBooks, Ledger, Reading, Slack, TrimPolicy};
+use crate::memory::{Budget, BudgetRefusal, DeviceBooks, Ledger, Reading, Terms, TrimPolicy};
 use crate::model::Blueprint;
 use crate::scheduler::{LaneSettings, Scheduler, Settings, WhileNotReady};
 use crate::telemetry::Metrics;
@@ -100,7 +100,7 @@ pub struct Engine {
 
 impl Engine {
     /// Starts the engine over a device. `device` gets the engine's start and the function that takes in its reports;
-    /// `books` makes the books from the first reading and what the device adds to predictions.
+    /// `books` makes the books from the first reading and how the device hands out memory.
     ///
     /// Models whose policy says so begin to load at once.
     ///
@@ -112,13 +112,13 @@ impl Engine {
         metrics: &Metrics,
         profiles: ProfileStore,
         device: impl FnOnce(Instant, Box<dyn FnMut(Report) + Send>) -> io::Result<Box<dyn Device>>,
-        books: impl FnOnce(&Reading, Slack) -> DeviceBooks,
+        books: impl FnOnce(&Reading, Terms) -> DeviceBooks,
     ) -> Result<Engine, EngineError> {
         let clock = Clock::new();
         let (inbox, messages) = unbounded();
         let device = device(clock.epoch(), reports_into(inbox.clone()))?;
         let reading = device.reading(clock.now())?;
-        let books = books(&reading, device.slack());
+        let books = books(&reading, device.terms());
         let core = assemble(settings, offers, metrics, profiles, (device, reading), books, (clock, inbox))?;
         let shared = core.shared.clone();
         let thread = thread::Builder::new().name("engine".into()).spawn(move || turn(core, &messages))?;

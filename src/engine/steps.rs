@@ -135,6 +135,7 @@ impl Core {
         }
         self.note_resident(model, resident);
         let completed = self.scheduler.complete(now, step, &observed, &refused, &mut self.ledger);
+        self.note_least_workspace(model);
         debug_assert_eq!(self.ledger.check(), Ok(()), "the books balance after every step");
         for id in completed.finished {
             self.succeed(now, id);

@@ -18,8 +18,8 @@ pub use drift::{Drift, DriftVerdict};
 pub use ladder::{Evictable, Ladder, Rung};
 pub use lease::{Lease, Observed, Outcome, Rungs};
 pub use ledger::{
-    Bound, BrokenBooks, BudgetRefusal, DeviceBooks, FitLine, FitPlan, Headroom, Ledger, LedgerSnapshot, LoadNeed,
-    LoadPlan, ModelBooks, Readings, Shortfall, TrimPolicy, Verdict, fit_plan,
+    Bound, BrokenBooks, BudgetRefusal, DeviceBooks, Exhaustion, FitLine, FitPlan, Headroom, Ledger, LedgerSnapshot,
+    LoadNeed, LoadPlan, ModelBooks, Readings, Shortfall, Terms, TrimPolicy, Verdict, fit_plan,
 };
 pub use profile::{
     Largest, LargestBound, Measured, PROBE_RUNS, Probe, ProbeRuns, Profile, ProfileState, Role, Slack, Table,

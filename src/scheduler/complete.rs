@@ -7,6 +7,10 @@ use crate::admission::Rejection;
 use crate::memory::{DriftVerdict, Ledger, Observed, Outcome, ProfileState, Shape};
 use crate::units::{Bytes, Micros, RequestId, Timestamp};
 
+/// After how long a probe that ran out of memory is tried again although there is no more room than there was: the
+/// device may have refused it for reasons that the books do not know.
+const DEFERRED_FOR: Micros = Micros::secs(10);
+
 /// Weight of the newest step in the usual step time.
 const NEWEST: f64 = 0.1;
 
@@ -46,7 +50,7 @@ impl Scheduler {
         account(lane, &in_flight, seen);
         match step.purpose {
             Purpose::Probe => {
-                learn_probe(lane, step.shape, seen, ceiling);
+                learn_probe(now, lane, step.shape, seen, ceiling);
                 Completed::default()
             }
             Purpose::Serve => {
@@ -115,7 +119,7 @@ fn account(lane: &mut Lane, in_flight: &InFlight, seen: &Observed) {
 }
 
 /// Takes a run of a probe into the profile, once it is the last one.
-fn learn_probe(lane: &mut Lane, shape: Shape, seen: &Observed, ceiling: Bytes) {
+fn learn_probe(now: Timestamp, lane: &mut Lane, shape: Shape, seen: &Observed, ceiling: Bytes) {
     let Some(profile) = &mut lane.profile else { return };
     let was_stale = profile.state() == ProfileState::Stale;
     match seen.outcome {
@@ -123,7 +127,10 @@ fn learn_probe(lane: &mut Lane, shape: Shape, seen: &Observed, ceiling: Bytes) {
             Some(measured) => profile.record(measured),
             None => return,
         },
-        Outcome::OutOfMemory => profile.defer_probe(shape, ceiling),
+        Outcome::OutOfMemory => {
+            profile.defer_probe(shape, ceiling);
+            lane.retry_deferred_at.get_or_insert(now + DEFERRED_FOR);
+        }
         // A shape that the model cannot compute is never asked for again.
         Outcome::Faulted => profile.defer_probe(shape, Bytes::MAX),
     }

@@ -68,7 +68,10 @@ impl Forming<'_> {
             ShapeKind::Padded => self.lane.occupancy.rows,
             ShapeKind::Ragged | ShapeKind::Generate => self.lane.occupancy.tokens,
         };
-        let knee = self.lane.profile.as_ref()?.knee(extent)?;
+        let profile = self.lane.profile.as_ref()?;
+        // Finding the knee takes a look at every bend of the profile, and it lies within its reach.
+        let near = waiting <= 2 * u64::from(profile.reach(extent)?);
+        let knee = near.then(|| profile.knee(extent)).flatten()?;
         (waiting <= 2 * u64::from(knee)).then_some(knee.max(smallest))
     }
 }

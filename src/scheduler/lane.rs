@@ -53,6 +53,8 @@ pub(super) struct Lane {
     pub(super) profile: Option<Profile>,
     /// The runs so far of the probe that is being measured.
     pub(super) probe_runs: ProbeRuns,
+    /// When probes that ran out of memory are tried again, if there are some.
+    pub(super) retry_deferred_at: Option<Timestamp>,
     pub(super) drift: Drift,
     /// In the order of [`Priority::ALL`].
     classes: [Class; 3],
@@ -91,6 +93,7 @@ impl Lane {
             state: LaneState::Down(Rejection::NotLoaded),
             profile: None,
             probe_runs: ProbeRuns::default(),
+            retry_deferred_at: None,
             drift: Drift::default(),
             classes: Priority::ALL.map(class),
             survey: Flow::new(survey_weight),

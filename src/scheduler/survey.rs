@@ -24,6 +24,11 @@ impl Scheduler {
         ledger: &mut Ledger,
     ) -> Option<Step> {
         let headroom = ledger.headroom(turn.model, reading).bytes;
+        let lane = self.lanes.get_mut(&turn.model).expect("turns are of lanes");
+        if lane.retry_deferred_at.is_some_and(|at| at <= now) {
+            lane.retry_deferred_at = None;
+            lane.profile.as_mut()?.retry_deferred();
+        }
         let lane = &self.lanes[&turn.model];
         let probe = lane.profile.as_ref()?.next_probe(lane.drift.within(headroom));
         // In a class's turn only what its oldest request waits for is measured, not whatever else is left.

@@ -1,6 +1,7 @@
 //! What can be seen of the lanes from outside: for metrics, lists and logs.
 
 use super::core::Scheduler;
+use super::draft::alone;
 use super::lane::{LaneState, Shortage};
 use crate::admission::Occupancy;
 use crate::memory::{Profile, ProfileState};
@@ -51,6 +52,14 @@ impl Scheduler {
     /// The profile of a model, once it has been loaded: to be stored, or printed.
     pub fn profile(&self, model: ModelId) -> Option<&Profile> {
         self.lanes.get(&model)?.profile.as_ref()
+    }
+
+    /// What a step of a model's longest row needs, once that is measured.
+    pub fn least_workspace(&self, model: ModelId) -> Option<Bytes> {
+        let lane = self.lanes.get(&model)?;
+        let profile = lane.profile.as_ref()?;
+        let longest = alone(profile.axes().kind, profile.axes().extent.max);
+        profile.predicted(longest).map(|peak| lane.drift.on(peak))
     }
 
     /// Whether the profile of a model is measured as far as `headroom` allows.

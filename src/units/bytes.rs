@@ -62,6 +62,14 @@ impl Bytes {
         Bytes((self.0 as f64 * factor).ceil() as u64)
     }
 
+    /// Rounded down to a whole number of `granule`s; unchanged when the granule is zero.
+    pub fn round_down_to(self, granule: Bytes) -> Bytes {
+        match granule.0 {
+            0 => self,
+            g => Bytes(self.0 / g * g),
+        }
+    }
+
     /// Rounded up to a whole number of `granule`s; unchanged when the granule is zero.
     pub fn round_up_to(self, granule: Bytes) -> Bytes {
         match granule.0 {

@@ -218,6 +218,24 @@ fn what_cannot_be_measured_does_not_hold_up_the_rest() {
     assert!(world.decisions.len() > served + 5, "the rest is measured afterwards");
 }
 
+/// A device that refuses a model's very first probe, and then has exactly as much room as before.
+#[test]
+fn a_model_whose_probes_were_refused_serves_once_they_are_not() {
+    let mut world = World::new(12, Settings::default(), Bytes::mib(200));
+    let mut unmeasured = model(Truth::SMALL);
+    unmeasured.profile = Truth::SMALL.empty_profile();
+    unmeasured.error = 1e6;
+    let id = world.add(0, unmeasured, lane(&Truth::SMALL), Budget::SHARED);
+    world.load_now(id);
+    world.run_until(world.now + Micros::secs(1));
+    assert!(world.decisions.iter().any(|decision| decision.purpose == Purpose::Probe), "one was tried");
+    world.models.get_mut(&id).unwrap().error = 1.0;
+    world.run_until(world.now + Micros::secs(30));
+    let request = world.submit(request(id, &[512]));
+    world.run_to_the_end();
+    assert!(world.finished(request), "{:?}", world.answer(request));
+}
+
 /// Turns that a model could not use for want of memory are not saved up for later.
 #[test]
 fn a_model_that_was_short_of_memory_gets_its_share_from_then_on() {

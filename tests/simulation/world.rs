@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use plimsoll::admission::Rejection;
 use plimsoll::memory::{
     Budget, BudgetChange, DeviceBooks, Ledger, LoadNeed, Outcome, Profile, ProfileState, Reading, Readings, RowFacts,
+    Terms,
 };
 use plimsoll::scheduler::{LaneSettings, LaneState, Priority, Purpose, Scheduler, Settings, Step, Waiting, Work};
 use plimsoll::units::{Bytes, Micros, ModelId, RequestId, Timestamp};
@@ -117,7 +118,7 @@ impl World {
             capacity,
             safety: Bytes::mib(4),
             fixed: Bytes::mib(2),
-            granule: Bytes::kib(64),
+            terms: Terms::CPU,
             readings: Readings::Live,
         };
         World {

@@ -78,7 +78,7 @@ pub(super) fn run(
     }
     // Compute threads may be recorded in another order than they are counted in; that is worth less.
     let unseen = measured.saturating_sub(trace.peak);
-    if unseen > session.slack().granule {
+    if unseen > session.slack().constant {
         writeln!(out, "\n{unseen} more were alive that no event accounts for")?;
     }
     if let Some(path) = svg {

@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow, bail};
 use crate::device::profile_store::ProfileFacts;
 use crate::device::trace::Trace;
 use crate::device::{self, Device, Loader, Order, Ran, Report, Run, RunPurpose, StartOptions};
-use crate::memory::{Measured, Outcome, ProbeRuns, Shape, Slack};
+use crate::memory::{Measured, Outcome, ProbeRuns, Shape, Slack, Terms};
 use crate::model::{Batch, Blueprint};
 use crate::units::{Bytes, ModelId, StepId};
 
@@ -57,6 +57,10 @@ impl Session {
 
     pub(super) fn slack(&self) -> Slack {
         self.device.slack()
+    }
+
+    pub(super) fn terms(&self) -> Terms {
+        self.device.terms()
     }
 
     /// The model, for the session's device.

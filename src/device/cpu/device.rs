@@ -12,7 +12,7 @@ use super::threads::compute_threads;
 use crate::device::profile_store::ProfileFacts;
 use crate::device::statistics::{DeviceSnapshot, ModelUse, Statistics, Use, WorkspaceUse};
 use crate::device::{Device, DeviceThread, Executor, Kind, Order, Report, Stopped};
-use crate::memory::{Reading, Readings, Slack};
+use crate::memory::{Reading, Readings, Slack, Terms};
 use crate::model::DeviceForm;
 use crate::units::{Bytes, ModelId, Timestamp};
 
@@ -140,6 +140,10 @@ impl Device for CpuDevice {
 
     fn slack(&self) -> Slack {
         Slack::CPU
+    }
+
+    fn terms(&self) -> Terms {
+        Terms::CPU
     }
 
     fn profile_facts(&self, content: String, dtype: &str, length_max: u32) -> ProfileFacts {

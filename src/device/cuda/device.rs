@@ -14,7 +14,7 @@ use crate::device::pools::DriverError;
 use crate::device::profile_store::ProfileFacts;
 use crate::device::statistics::{CardUse, DeviceSnapshot, ModelUse, Statistics, Use, WorkspaceUse};
 use crate::device::{Device, DeviceThread, Executor, Kind, Order, Report, Stopped};
-use crate::memory::{Reading, Readings, Slack};
+use crate::memory::{Reading, Readings, Slack, Terms};
 use crate::model::DeviceForm;
 use crate::units::{Bytes, ModelId, Timestamp};
 
@@ -155,9 +155,13 @@ impl Device for CudaDevice {
         Slack::CUDA
     }
 
+    fn terms(&self) -> Terms {
+        Terms::CUDA
+    }
+
     fn taken_by(&self, weights: Bytes) -> Bytes {
         // A tensor begins at a multiple of 512 bytes: a MiB is that for 4,000 of them.
-        (weights + Bytes::mib(1)).round_up_to(Slack::CUDA.granule)
+        (weights + Bytes::mib(1)).round_up_to(Terms::CUDA.granule)
     }
 
     fn profile_facts(&self, content: String, dtype: &str, length_max: u32) -> ProfileFacts {

@@ -67,14 +67,30 @@ fn a_single_row_evicts_the_idle_models_it_may() {
 }
 
 #[test]
-fn a_measurement_that_does_not_fit_ends_without_help() {
+fn a_measurement_that_is_refused_is_tried_again_as_it_is_and_then_ends() {
     let bench = Bench::new();
     let model = ModelId::new(820_007);
     bench.load(model, settings());
+    let run = |refusals| {
+        bench.room.store(10, Relaxed);
+        bench.refusals.store(refusals, Relaxed);
+        bench.run(Run { purpose: RunPurpose::Measure, ..serve(model, rows(4, 4), Bytes::kib(256)) }).observed
+    };
+    let trims = |trims| Rungs { trims, ..Rungs::default() };
+    assert_eq!((run(3).outcome, run(3).rungs), (Outcome::Done, trims(3)));
+    assert_eq!((run(4).outcome, run(4).rungs), (Outcome::OutOfMemory, trims(3)));
+}
+
+#[test]
+fn a_measurement_above_its_ceiling_ends_at_once() {
+    let bench = Bench::new();
+    let model = ModelId::new(820_009);
+    bench.load(model, settings());
     bench.room.store(10, Relaxed);
-    let purpose = RunPurpose::Measure;
-    let ran = bench.run(Run { purpose, ..serve(model, rows(4, 4), Bytes::kib(256)) });
-    assert_eq!((ran.observed.outcome, ran.observed.rungs), (Outcome::OutOfMemory, Rungs::default()));
+    let ceiling = Bytes::kib(200);
+    let run = Run { purpose: RunPurpose::Measure, ceiling, ..serve(model, rows(4, 4), Bytes::kib(256)) };
+    let seen = bench.run(run).observed;
+    assert_eq!((seen.outcome, seen.rungs), (Outcome::OutOfMemory, Rungs::default()));
 }
 
 #[test]

@@ -25,6 +25,8 @@ struct Bench {
     statistics: Statistics,
     /// Room that steps have, in bytes.
     room: Arc<AtomicU64>,
+    /// Steps that are refused for lack of room before there is some.
+    refusals: Arc<AtomicU64>,
 }
 
 impl Bench {
@@ -32,13 +34,14 @@ impl Bench {
         let (out, reports) = mpsc::channel();
         let room = Arc::new(AtomicU64::new(u64::MAX));
         let statistics = Statistics::new(Instant::now());
+        let refusals = Arc::new(AtomicU64::new(u64::MAX));
         let squeezed = {
-            let room = room.clone();
-            move || Squeezed::new(Cpu::new(Readings::Off), room)
+            let (room, refusals) = (room.clone(), refusals.clone());
+            move || Squeezed::new(Cpu::new(Readings::Off), room, refusals)
         };
         let report = move |report| drop(out.send(report));
         let thread = DeviceThread::start("device-test", squeezed, statistics.clone(), report).unwrap();
-        Bench { thread, reports, statistics, room }
+        Bench { thread, reports, statistics, room, refusals }
     }
 
     fn send(&self, order: Order) -> Report {

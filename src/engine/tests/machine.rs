@@ -10,7 +10,7 @@ use crate::device::trace::Recording;
 use crate::device::{
     Device, Executor, Loaded, Order, Ran, Released, Report, RowFailure, Run, RunPurpose, Shortfall, Stopped,
 };
-use crate::memory::{Axes, Observed, Outcome, Reading, Rungs, Slack};
+use crate::memory::{Axes, Observed, Outcome, Reading, Rungs, Slack, Terms};
 use crate::model::{Batch, DeviceForm, Fault};
 use crate::units::{Bytes, Micros, ModelId, Timestamp};
 
@@ -247,6 +247,10 @@ impl Device for FakeDevice {
 
     fn slack(&self) -> Slack {
         Slack::CPU
+    }
+
+    fn terms(&self) -> Terms {
+        Terms::CPU
     }
 
     fn profile_facts(&self, content: String, dtype: &str, length_max: u32) -> ProfileFacts {

@@ -16,7 +16,7 @@ use crate::engine::core::Core;
 use crate::engine::inbox::Message;
 use crate::engine::start::assemble;
 use crate::engine::{Answer, EngineSettings, Failure, ModelState, Offer, Submission};
-use crate::memory::{DeviceBooks, Reading, Readings, Slack, TrimPolicy};
+use crate::memory::{DeviceBooks, Reading, Readings, Terms, TrimPolicy};
 use crate::model::{Blueprint, ModelFiles, TokenRow};
 use crate::scheduler::{Priority, Settings};
 use crate::telemetry::Metrics;
@@ -152,7 +152,7 @@ impl World {
             capacity: setup.budget + safety,
             safety,
             fixed: Bytes::ZERO,
-            granule: Slack::CPU.granule,
+            terms: Terms::CPU,
             readings: setup.readings,
         };
         let (inbox, messages) = unbounded();

@@ -103,7 +103,7 @@ impl Ledger {
             _ => Bytes::ZERO,
         };
         let loads: Bytes = self.accounts.iter().map(loading).sum();
-        let device = self.on_device(reading, freed).saturating_sub(loads);
+        let device = self.load_on_device(reading, freed).saturating_sub(loads);
         budget.min(device)
     }
 
@@ -149,6 +149,13 @@ impl Ledger {
     /// Books a load that failed: whatever it had taken is back.
     pub fn load_failed(&mut self, model: ModelId) {
         self.unloaded(model);
+    }
+
+    /// Says what the smallest step of a model needs: it may be known only once it is measured.
+    pub fn set_least_workspace(&mut self, model: ModelId, least: Bytes) {
+        if let Some(account) = self.accounts.get_mut(&model) {
+            account.least_workspace = least;
+        }
     }
 
     /// Whether the model's weights are booked as there.

@@ -15,6 +15,7 @@
 //! count on that step's workspace, and a lease that is given while a load runs is given what the load leaves.
 
 mod account;
+mod terms;
 mod budgets;
 mod leases;
 mod loads;
@@ -33,6 +34,7 @@ pub use fit_plan::{FitLine, FitPlan, Verdict, fit_plan};
 pub use leases::{Bound, Headroom, Shortfall};
 pub use loads::{LoadNeed, LoadPlan};
 pub use snapshot::{LedgerSnapshot, ModelBooks};
+pub use terms::{Exhaustion, Terms};
 pub use trim::TrimPolicy;
 
 use self::account::{Account, Residence};
@@ -59,8 +61,8 @@ pub struct DeviceBooks {
     pub safety: Bytes,
     /// Taken before any model was loaded, inside the budget.
     pub fixed: Bytes,
-    /// What the allocator takes at a time. A workspace of fewer than four granules runs no step.
-    pub granule: Bytes,
+    /// How the device hands out memory.
+    pub terms: Terms,
     /// Whether the device's free memory counts.
     pub readings: Readings,
 }
@@ -73,7 +75,7 @@ impl DeviceBooks {
 
     /// The smallest workspace that is of any use.
     pub fn workspace_min(&self) -> Bytes {
-        self.granule * 4
+        self.terms.workspace_min
     }
 }
 
@@ -165,12 +167,33 @@ impl Ledger {
         self.accounts.values().map(Account::held).sum()
     }
 
-    /// What the device says it could give to workspace or to a load once `freed` bytes of ours are back: they fill the
-    /// safety margin first.
-    fn on_device(&self, reading: &Reading, freed: Bytes) -> Bytes {
-        match self.books.readings {
-            Readings::Live => (reading.free + reading.workspace_reserved + freed).saturating_sub(self.books.safety),
-            Readings::Off => Bytes::MAX,
+    /// What the device says it could give to workspace beside loads that take `loads`. Where running
+    /// short is fatal the margin is kept whatever is reserved; else what is reserved is there, the margin is kept of what
+    /// is free, and a step that needs no more than `least` may use that too.
+    fn workspace_on_device(&self, reading: &Reading, loads: Bytes, least: Bytes) -> Bytes {
+        let DeviceBooks { safety, terms, readings, .. } = self.books;
+        if readings == Readings::Off {
+            return Bytes::MAX;
+        }
+        let whole = |bytes: Bytes| terms.usable(bytes.saturating_sub(loads));
+        let Reading { free, workspace_reserved, .. } = *reading;
+        match terms.exhaustion {
+            Exhaustion::Kills => whole((workspace_reserved + free).saturating_sub(safety)),
+            Exhaustion::Refuses => {
+                let usual = whole(workspace_reserved + free.saturating_sub(safety));
+                usual.max(least.min(whole(workspace_reserved + free)))
+            }
+        }
+    }
+
+    /// What the device says it could give to a load once `freed` bytes of ours are back. Where the margin holds, they fill
+    /// it first.
+    fn load_on_device(&self, reading: &Reading, freed: Bytes) -> Bytes {
+        let all = reading.free + reading.workspace_reserved + freed;
+        match (self.books.readings, self.books.terms.exhaustion) {
+            (Readings::Live, Exhaustion::Kills) => all.saturating_sub(self.books.safety),
+            (Readings::Live, Exhaustion::Refuses) => all,
+            (Readings::Off, _) => Bytes::MAX,
         }
     }
 

@@ -101,12 +101,12 @@ const LIBRARY: u64 = 30;
 const CAPACITY: u64 = 3_000;
 
 impl World {
-    fn new(readings: Readings) -> World {
+    fn new(readings: Readings, exhaustion: Exhaustion) -> World {
         let books = DeviceBooks {
             capacity: Bytes::new(CAPACITY),
             safety: Bytes::new(SAFETY),
             fixed: Bytes::new(FIXED),
-            granule: GRANULE,
+            terms: Terms { granule: GRANULE, workspace_min: GRANULE * 4, exhaustion },
             readings,
         };
         World {
@@ -225,7 +225,8 @@ impl World {
         let after = self.ours() + total.get();
         assert!(after + SAFETY <= CAPACITY);
         if self.ledger.books.readings == Readings::Live {
-            assert!(after + SAFETY + self.neighbour <= TOTAL);
+            let margin = if self.ledger.books.terms.exhaustion == Exhaustion::Kills { SAFETY } else { 0 };
+            assert!(after + margin + self.neighbour <= TOTAL);
         }
         let unclaimed = |(id, account): (&ModelId, &Account)| {
             let held = self.held.get(id).copied().unwrap_or(0);
@@ -263,7 +264,13 @@ impl World {
                 assert!(headroom.bytes == Bytes::ZERO || used + SAFETY <= CAPACITY, "{used} used of {CAPACITY}");
                 // Where a neighbour has taken even the safety margin, an empty lease is all that is left.
                 if self.ledger.books.readings == Readings::Live && headroom.bytes > Bytes::ZERO {
-                    assert!(used + SAFETY + self.neighbour <= TOTAL, "{used} used beside {}", self.neighbour);
+                    let reserved = headroom.bytes.get() <= self.workspace;
+                    let smallest = headroom.bytes <= self.ledger.accounts[&model].least_workspace;
+                    let margin = match self.ledger.books.terms.exhaustion {
+                        Exhaustion::Refuses if reserved || smallest => 0,
+                        Exhaustion::Refuses | Exhaustion::Kills => SAFETY,
+                    };
+                    assert!(used + margin + self.neighbour <= TOTAL, "{used} used beside {}", self.neighbour);
                 }
                 *self.held.get_mut(&model).expect("it is resident") += kv.get();
                 self.workspace = self.workspace.min(TOTAL.saturating_sub(self.ours() + self.neighbour));
@@ -324,9 +331,11 @@ proptest! {
     #[test]
     fn the_books_balance_after_every_action(
         live: bool,
+        refuses: bool,
         actions in prop::collection::vec(action(), 1..120),
     ) {
-        let mut world = World::new(if live { Readings::Live } else { Readings::Off });
+        let exhaustion = if refuses { Exhaustion::Refuses } else { Exhaustion::Kills };
+        let mut world = World::new(if live { Readings::Live } else { Readings::Off }, exhaustion);
         for action in actions {
             let text = format!("{action:?}");
             world.act(action);

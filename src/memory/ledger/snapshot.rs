@@ -68,7 +68,7 @@ impl Ledger {
             books: self.books,
             reading: *reading,
             leased: self.leased(),
-            headroom: budget.min(self.on_device(reading, Bytes::ZERO)),
+            headroom: budget.min(self.workspace_on_device(reading, Bytes::ZERO, Bytes::ZERO)),
             models: self.accounts.iter().map(line).collect(),
         }
     }

@@ -11,7 +11,13 @@ const C: ModelId = ModelId::new(2);
 
 /// 1,000 MiB, of which 10 are safety and 90 fixed: 900 are for models and steps. A granule is 1 MiB.
 pub(super) fn ledger(readings: Readings) -> Ledger {
-    Ledger::new(DeviceBooks { capacity: MIB * 1_000, safety: MIB * 10, fixed: MIB * 90, granule: MIB, readings })
+    ledger_on(Exhaustion::Kills, readings)
+}
+
+/// The same on a device that does so when there is no more.
+pub(super) fn ledger_on(exhaustion: Exhaustion, readings: Readings) -> Ledger {
+    let terms = Terms { granule: MIB, workspace_min: MIB * 4, exhaustion };
+    Ledger::new(DeviceBooks { capacity: MIB * 1_000, safety: MIB * 10, fixed: MIB * 90, terms, readings })
         .expect("the budget is large enough")
 }
 
@@ -105,6 +111,58 @@ fn the_headroom_names_what_bounds_it() {
     let mut off = self::ledger(Readings::Off);
     loaded(&mut off, A, 100);
     check(&off, &reading(0, 0), 800, Bound::Budget);
+}
+
+#[test]
+fn where_an_allocation_may_fail_the_margin_is_kept_of_free_memory_only() {
+    // Case 8 on a GPU: a neighbour leaves less than the margin.
+    let check = |free, reserved, least, expected| {
+        let mut ledger = ledger_on(Exhaustion::Refuses, Readings::Live);
+        loaded(&mut ledger, A, 100);
+        ledger.set_least_workspace(A, MIB * least);
+        let reading = reading(free, reserved);
+        assert_eq!(ledger.headroom(A, &reading).bytes, MIB * expected, "{free} free, {reserved} reserved");
+    };
+    check(200, 100, 1, 290);
+    check(5, 100, 1, 100);
+    check(0, 100, 200, 100);
+    // The smallest step may use the margin.
+    check(5, 2, 4, 4);
+    check(5, 2, 9, 7);
+    check(12, 2, 4, 4);
+    check(20, 2, 4, 12);
+    check(5, 2, 0, 2);
+}
+
+#[test]
+fn pools_give_headroom_in_granules() {
+    let terms = Terms { granule: MIB * 32, ..ledger_on(Exhaustion::Refuses, Readings::Live).books().terms };
+    let books = DeviceBooks { terms, ..*ledger(Readings::Live).books() };
+    let mut ledger = Ledger::new(books).unwrap();
+    loaded(&mut ledger, A, 100);
+    let check = |free, reserved, expected| {
+        let headroom = ledger.headroom(A, &reading(free, reserved));
+        assert_eq!(headroom.bytes, MIB * expected, "{free} free, {reserved} reserved, {:?}", headroom.bound);
+    };
+    check(73, 64, 96);
+    check(74, 64, 128);
+    check(9_000, 0, 800); // the budget: 1,000 less 10, 90 and 100
+    let mut less = Ledger::new(DeviceBooks { capacity: MIB * 999, ..books }).unwrap();
+    loaded(&mut less, A, 100);
+    assert_eq!((less.headroom(A, &plenty()).bytes, less.headroom_ever(A)), (MIB * 768, MIB * 768));
+}
+
+#[test]
+fn where_an_allocation_may_fail_a_load_may_use_the_margin() {
+    let plan = |exhaustion, free| {
+        let mut ledger = ledger_on(exhaustion, Readings::Live);
+        ledger.register(A, Budget::SHARED, false).unwrap();
+        ledger.plan_load(A, need(100, 0, 4), &reading(free, 0), &[])
+    };
+    assert_eq!(plan(Exhaustion::Kills, 114), LoadPlan::Fits);
+    assert!(matches!(plan(Exhaustion::Kills, 113), LoadPlan::Refuse(_)));
+    assert_eq!(plan(Exhaustion::Refuses, 104), LoadPlan::Fits);
+    assert!(matches!(plan(Exhaustion::Refuses, 103), LoadPlan::Refuse(_)));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! Two reasons. *Decay*: what no step of the last window needed is returned, so a large batch does not hold its
 //! workspace for ever and a neighbour that asks for memory finds it within two windows. *Pressure*: a neighbour is
-//! taking memory now, so the cache is returned at once, down to a floor.
+//! taking memory now, so the cache is returned at once, down to a floor; or there is so little left that one may be
+//! waiting.
 
 use super::{Ledger, Readings, Residence};
 use crate::memory::Reading;
@@ -11,13 +12,16 @@ use crate::units::{Bytes, Micros, Timestamp};
 /// How eagerly cached workspace is returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrimPolicy {
-    /// Never returned. Raising it saves small steps from asking the device; lowering it leaves more to neighbours.
+    /// Never returned, nor is what the smallest step of a loaded model needs: a neighbour that fills the device must
+    /// not keep a model from running. Raising it saves small steps from asking the device; lowering it leaves more to
+    /// neighbours.
     pub floor: Bytes,
     /// Length of a window: cache that no step needed for one to two windows is returned. Longer ones cost neighbours
     /// time; shorter ones make bursts ask the device for the same memory again.
     pub window: Micros,
-    /// A fall of free memory between two readings that is not ours and larger than this is a neighbour taking memory;
-    /// so is free memory less than this above the safety margin.
+    /// A fall of free memory between two readings that is not ours and larger than this is a neighbour taking memory.
+    /// With less than this free above the safety margin, one may be waiting for some: what no step of the window now
+    /// running needed is returned.
     pub pressure: Bytes,
 }
 
@@ -39,6 +43,17 @@ pub(super) struct Demand {
     cached: Bytes,
     /// Bytes that nobody else had at the last look: free ones and those of our workspace.
     ours_or_free: Option<Bytes>,
+}
+
+/// How much neighbours want what is cached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pressure {
+    /// There is room.
+    None,
+    /// There is hardly any: one who asks is refused, which is not to be seen from here.
+    Tight,
+    /// One takes memory now.
+    Taking,
 }
 
 impl Demand {
@@ -66,41 +81,51 @@ impl Ledger {
     /// The workspace to keep, if some of what is cached should be returned now; the device's thread does so between two
     /// steps. To be asked after every step and at [`Ledger::wake_at`].
     pub fn trim(&mut self, now: Timestamp, reading: &Reading) -> Option<Bytes> {
-        let TrimPolicy { floor, window, .. } = self.trim_policy;
-        self.demand.advance(now, window);
-        let pressed = self.under_pressure(reading);
+        self.demand.advance(now, self.trim_policy.window);
+        let pressure = self.pressure(reading);
         self.demand.cached = reading.workspace_cached;
-        let keep = if pressed { floor } else { floor.max(self.demand.current).max(self.demand.before) };
+        let keep = self.floor().max(match pressure {
+            Pressure::Taking => Bytes::ZERO,
+            Pressure::Tight => self.demand.current,
+            Pressure::None => self.demand.current.max(self.demand.before),
+        });
         // Not for less than a granule: it would not even reach the device.
-        let gives = reading.workspace_cached > keep + self.books.granule;
+        let gives = reading.workspace_cached > keep + self.books.terms.granule;
         if gives {
             self.demand.cached = keep;
         }
         gives.then_some(keep)
     }
 
-    /// Whether a neighbour is taking memory: little is left, or what is not ours has grown since the last look.
-    fn under_pressure(&mut self, reading: &Reading) -> bool {
+    /// What is never returned.
+    fn floor(&self) -> Bytes {
+        let resident = self.accounts.values().filter(|account| account.is_resident());
+        resident.map(|account| account.least_workspace).fold(self.trim_policy.floor, Bytes::max)
+    }
+
+    /// Whether a neighbour is taking memory: what is not ours has grown since the last look, or little is left.
+    fn pressure(&mut self, reading: &Reading) -> Pressure {
         if self.books.readings == Readings::Off {
-            return false;
+            return Pressure::None;
         }
-        let pressure = self.trim_policy.pressure;
-        let low = reading.free < self.books.safety + pressure;
+        let threshold = self.trim_policy.pressure;
+        let tight = reading.free < self.books.safety + threshold;
         // A load takes memory that is booked already, or books what it has not taken yet: that is not a neighbour.
-        if self.accounts.values().any(|account| matches!(account.residence, Residence::Loading { .. })) {
-            self.demand.ours_or_free = None;
-            return low;
-        }
+        let loading = self.accounts.values().any(|account| matches!(account.residence, Residence::Loading { .. }));
         let ours_or_free = reading.free + reading.workspace_reserved + reading.library + self.held();
-        let before = self.demand.ours_or_free.replace(ours_or_free);
-        let falling = before.is_some_and(|before| ours_or_free + pressure < before);
-        low || falling
+        let before = std::mem::replace(&mut self.demand.ours_or_free, (!loading).then_some(ours_or_free));
+        let taking = !loading && before.is_some_and(|before| ours_or_free + threshold < before);
+        match (taking, tight) {
+            (true, _) => Pressure::Taking,
+            (false, true) => Pressure::Tight,
+            (false, false) => Pressure::None,
+        }
     }
 
     /// When [`Ledger::trim`] is to be asked again although no step has ended: at the end of the window, as long as
     /// there is cache that could be returned then.
     pub fn wake_at(&self) -> Option<Timestamp> {
-        let idle = self.leases.is_empty() && self.demand.cached > self.trim_policy.floor + self.books.granule;
+        let idle = self.leases.is_empty() && self.demand.cached > self.floor() + self.books.terms.granule;
         idle.then(|| self.demand.window_start + self.trim_policy.window)
     }
 }
@@ -176,9 +201,36 @@ mod tests {
         };
         check(Readings::Live, 500, 435, Some(MIB * 8)); // it took 65 MiB
         check(Readings::Live, 500, 436, None);
-        check(Readings::Live, 120, 73, Some(MIB * 8)); // less than safety (10) and 64 MiB are left
-        check(Readings::Live, 120, 74, None);
+        check(Readings::Live, 120, 73, None); // it took less, and steps need what is cached
         check(Readings::Off, 500, 20, None);
+    }
+
+    #[test]
+    fn on_a_full_device_only_what_steps_need_now_stays() {
+        let check = |readings, free, expected| {
+            let mut ledger = after_step(readings, 300);
+            assert_eq!(ledger.trim(at(10), &reading(free + 40, 300)), None);
+            step(&mut ledger, 290);
+            assert_eq!(ledger.trim(at(810), &reading(free + 20, 300)), None);
+            step(&mut ledger, 20);
+            assert_eq!(ledger.trim(at(820), &reading(free, 300)), expected, "{free} MiB free");
+        };
+        check(Readings::Live, 73, Some(MIB * 20)); // less than safety (10) and 64 MiB are left
+        check(Readings::Live, 74, None);
+        check(Readings::Off, 20, None);
+    }
+
+    #[test]
+    fn the_workspace_of_a_smallest_step_is_never_returned() {
+        let mut ledger = after_step(Readings::Live, 300);
+        ledger.set_least_workspace(MODEL, MIB * 30);
+        assert_eq!(ledger.trim(at(10), &reading(500, 300)), None);
+        assert_eq!(ledger.trim(at(20), &reading(300, 300)), Some(MIB * 30));
+        assert_eq!(ledger.wake_at(), None);
+        // With the model it goes as well.
+        ledger.unloaded(MODEL);
+        assert_eq!(ledger.trim(at(3_000), &reading(1_000, 31)), None);
+        assert_eq!(ledger.trim(at(4_000), &reading(1_000, 31)), Some(MIB * 8));
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Profile {
     /// The largest batch at `extent` with `predicted <= fits` and `time <= within`, by bisection: both are monotone.
     /// `fits` is already divided by the drift factor. `None` when nothing is measured at this extent.
     pub fn largest_batch(&self, extent: u32, fits: Bytes, within: Micros) -> Option<Largest> {
-        let reach = self.peaks.reach(extent)?;
+        let reach = self.reach(extent)?;
         // What keeps this batch from being run; a batch below the reach is always measured.
         let broken = |batch: u32| {
             let shape = self.axes.kind.at(batch, extent);
@@ -53,6 +53,11 @@ impl Profile {
         }
         let batch = if good < first_batch(&self.axes, extent) { 0 } else { good };
         Some(Largest { batch, bound })
+    }
+
+    /// The largest batch at `extent` that anything is known about; `None` when nothing is measured there.
+    pub fn reach(&self, extent: u32) -> Option<u32> {
+        self.peaks.reach(extent)
     }
 
     /// The smallest batch at `extent` with 95 % of the best profiled throughput; `None` when nothing is measured there.

@@ -32,19 +32,20 @@ use crate::units::{Bytes, Micros};
 pub struct Slack {
     /// Factor on the interpolated peak, at least 1.
     pub ratio: f64,
-    /// Added after that: the granule in which the allocator takes memory.
-    pub granule: Bytes,
+    /// Added after that: what a step takes that does not show in what is measured, and the rounding of small blocks.
+    pub constant: Bytes,
 }
 
 impl Slack {
     /// Of the CPU's counting allocator.
-    pub const CPU: Slack = Slack { ratio: 1.02, granule: Bytes::kib(64) };
-    /// Of CUDA's pools, which reserve 32 MiB at a time.
-    pub const CUDA: Slack = Slack { ratio: 1.02, granule: Bytes::mib(32) };
+    pub const CPU: Slack = Slack { ratio: 1.02, constant: Bytes::kib(64) };
+    /// Of CUDA's pools. They reserve 32 MiB at a time, which is the headroom's to respect: added here it would be as
+    /// much as the whole step of a small model.
+    pub const CUDA: Slack = Slack { ratio: 1.02, constant: Bytes::mib(2) };
 
     /// The prediction for an interpolated peak.
     fn on(self, peak: u64) -> Bytes {
-        Bytes::new(peak).scale(self.ratio) + self.granule
+        Bytes::new(peak).scale(self.ratio) + self.constant
     }
 }
 
@@ -203,10 +204,16 @@ impl Profile {
     }
 
     /// Says that a probe did not get by with `ceiling`: it stays unmeasured, and is asked for again when there is more
-    /// room than that. [`Bytes::MAX`] for one that failed otherwise: it is never asked for again.
+    /// room than that, or after [`Profile::retry_deferred`]. [`Bytes::MAX`] for one that failed otherwise: it is never asked for again.
     pub fn defer_probe(&mut self, shape: Shape, ceiling: Bytes) {
         let (batch, extent) = shape.position();
         self.too_large.insert((extent, batch), ceiling);
+        self.rebuild();
+    }
+
+    /// Forgets which probes did not get by: a device may have refused what it can give now.
+    pub fn retry_deferred(&mut self) {
+        self.too_large.retain(|_, ceiling| *ceiling == Bytes::MAX);
         self.rebuild();
     }
 

@@ -245,7 +245,7 @@ proptest! {
     fn with_little_room_it_measures_little_and_goes_on_when_there_is_more(truth in truth(), part in 0f64..1.0) {
         let full = surveyed(axes(ShapeKind::Padded), &truth);
         let most = full.points.values().map(|point| point.peak).max().unwrap();
-        let room = most.scale(part) + Slack::CPU.granule;
+        let room = most.scale(part) + Slack::CPU.constant;
         let mut profile = Profile::new(axes(ShapeKind::Padded), Slack::CPU);
         while let Some(probe) = profile.next_probe(room) {
             prop_assert!(probe.bound <= room);
@@ -273,7 +273,7 @@ proptest! {
         for extent in [4, 16, 128] {
             let Some(before) = profile.predicted(ShapeKind::Padded.at(below, extent)) else { continue };
             let peak = truth.peak(ShapeKind::Padded, (below, extent));
-            prop_assert!(before <= peak.scale(1.02) + Slack::CPU.granule, "the lower side pays for the upper one");
+            prop_assert!(before <= peak.scale(1.02) + Slack::CPU.constant, "the lower side pays for the upper one");
         }
     }
 

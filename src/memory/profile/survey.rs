@@ -34,8 +34,8 @@ pub struct Probe {
     /// Upper estimate of its peak, for its lease: terms are at most linear in the batch and quadratic in the extent,
     /// so it follows from any smaller measured point.
     ///
-    /// The very first probe has no such point. It is the smallest step that the model can run, its estimate is one
-    /// granule, and what really bounds it is the ceiling of its lease.
+    /// The very first probe has no such point. It is the smallest step that the model can run, its estimate is the
+    /// constant of the slack, and what really bounds it is the ceiling of its lease.
     pub bound: Bytes,
     /// Upper estimate of the time of one run, by the same argument; zero for the first probe.
     pub expected: Micros,
@@ -166,7 +166,7 @@ fn probe(profile: &Profile, (extent, batch): Place) -> Probe {
         grown(batch, other_batch) * grown(extent, other_extent).powi(2)
     };
     let peaks = profile.points.iter().map(|(place, point)| point.peak.scale(scale(place)));
-    let bound = peaks.min().map_or(profile.slack.granule, |peak| profile.slack.on(peak.get()));
+    let bound = peaks.min().map_or(profile.slack.constant, |peak| profile.slack.on(peak.get()));
     let expected = profile.points.iter().map(|(place, point)| point.time.scale(scale(place))).min();
     Probe { shape: profile.axes.kind.at(batch, extent), bound, expected: expected.unwrap_or(Micros::ZERO) }
 }

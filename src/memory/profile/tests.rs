@@ -49,7 +49,7 @@ fn the_survey_is_cheap_and_useful_first() {
     assert_eq!(profile.state(), ProfileState::Empty);
     let first = profile.next_probe(Bytes::MAX).unwrap();
     assert_eq!((first.shape, first.expected), (shape(1, 16), Micros::ZERO));
-    assert_eq!(first.bound, Slack::CPU.granule, "nothing is known yet");
+    assert_eq!(first.bound, Slack::CPU.constant, "nothing is known yet");
     let shapes = survey(&mut profile, Bytes::MAX, measure);
     // All rows, then the extents between, then batches by tokens: 2 x 32 before 4 x 23.
     let first: Vec<(u32, u32)> = shapes[..9].to_vec();
@@ -190,6 +190,18 @@ fn a_probe_that_did_not_fit_waits_for_more_room() {
     assert_eq!(profile.state(), ProfileState::Measuring);
     survey(&mut profile, Bytes::MAX, measure);
     assert_eq!((profile.state(), profile.table().unmeasured), (ProfileState::Complete, vec![]));
+}
+
+#[test]
+fn a_probe_that_did_not_fit_is_tried_again_in_time() {
+    let mut profile = Profile::new(axes(), Slack::CPU);
+    profile.record(measure(shape(1, 16)));
+    profile.defer_probe(shape(1, 32), Bytes::mib(10));
+    profile.defer_probe(shape(1, 64), Bytes::MAX);
+    profile.retry_deferred();
+    assert_eq!(profile.next_probe(Bytes::mib(10)).map(|probe| probe.shape), Some(shape(1, 32)));
+    let shapes = survey(&mut profile, Bytes::mib(10), measure);
+    assert!(shapes.contains(&(1, 32)) && !shapes.contains(&(1, 64)), "{shapes:?}");
 }
 
 #[test]

@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_miss_is_below_the_peak_or_far_above_one_that_matters() {
-        let slack = Slack { ratio: 1.125, granule: Bytes::kib(64) };
+        let slack = Slack { ratio: 1.125, constant: Bytes::kib(64) };
         let check = |expected, measured, agreed| {
             assert_eq!(agrees(expected, measured, slack), agreed, "{expected} for {measured}");
         };
@@ -140,7 +140,7 @@ mod tests {
         check(Bytes::mib(8), Bytes::mib(8), true);
         check(Bytes::mib(8), predicted, true);
         check(Bytes::mib(8), predicted + one, false);
-        // Without the granule, 1.15 times as much is the limit.
+        // Without the constant, 1.15 times as much is the limit.
         check(Bytes::new(23_000_000), Bytes::new(22_500_000), true);
         check(Bytes::new(23_000_001), Bytes::new(22_500_000), false);
         // As much too large in proportion, where it costs nothing.

@@ -16,7 +16,7 @@ use crate::engine::{
 };
 use crate::memory::{
     Bound, Budget, BudgetChange, DeviceBooks, FitLine, FitPlan, Headroom, LedgerSnapshot, ModelBooks, ProfileState,
-    Reading, Readings, fit_plan,
+    Reading, Readings, Terms, fit_plan,
 };
 use crate::model::{ModelCard, TokenRow};
 use crate::scheduler::Reason;
@@ -333,7 +333,7 @@ impl Operations for FakeEngine {
             capacity: Bytes::mib(100),
             safety: Bytes::mib(5),
             fixed: Bytes::mib(1),
-            granule: Bytes::kib(64),
+            terms: Terms::CPU,
             readings: Readings::Live,
         };
         let ledger = LedgerSnapshot {

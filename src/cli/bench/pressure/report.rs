@@ -155,7 +155,7 @@ impl PressureReport {
 
     fn squeezes(&self) -> String {
         let bytes = |count: u64| Bytes::new(count).to_string();
-        let mut table = Table::new(["arm", "neighbour", "workspace of a large step", "followed"]);
+        let mut table = Table::new(["arm", "neighbour", "good rows/s", "workspace of a large step", "followed"]);
         for arm in &self.arms {
             for squeeze in &arm.verdict.squeezes {
                 let steps = match squeeze.steps_still_large {
@@ -172,6 +172,7 @@ impl PressureReport {
                 table.row([
                     arm.arm.clone(),
                     format!("held from {:.1} to {:.1} s", squeeze.taken_s, squeeze.freed_s),
+                    format!("{:.1}", squeeze.good_rows_per_s),
                     [squeeze.bytes_before, squeeze.bytes_during, squeeze.bytes_after].map(bytes).join(" -> "),
                     format!("{steps}{growth}"),
                 ]);
@@ -181,6 +182,7 @@ impl PressureReport {
                 table.row([
                     arm.arm.clone(),
                     format!("asked for {}", Bytes::new(ask.asked_bytes)),
+                    String::new(),
                     String::new(),
                     if ask.got { format!("got it in {wait:.2} s") } else { format!("waited {wait:.2} s in vain") },
                 ]);
@@ -242,6 +244,7 @@ pub(super) mod tests {
                 memory_reason_share: 0.5,
                 squeezes: vec![Squeeze {
                     taken_s: 2.0,
+                    good_rows_per_s: 12.0,
                     freed_s: 6.0,
                     bytes_before: 80 << 20,
                     bytes_during: 10 << 20,

@@ -35,6 +35,8 @@ pub(super) struct Squeeze {
     pub(super) taken_s: f64,
     /// When it gave back.
     pub(super) freed_s: f64,
+    /// Good rows per second meanwhile, while calls were sent.
+    pub(super) good_rows_per_s: f64,
     /// Workspace of a large step (9 of 10 are smaller) before, meanwhile, after. It tells the size of a batch better than
     /// rows do, of which one may be a hundred times as long as another.
     pub(super) bytes_before: u64,
@@ -79,7 +81,7 @@ impl Verdict {
             overrun_bytes_max: timeline.memory.iter().map(|point| point.overrun_bytes).max().unwrap_or(0),
             server_died_s: timeline.server_died_s,
             memory_reason_share: by_memory as f64 / timeline.steps.len().max(1) as f64,
-            squeezes: holds(timeline).into_iter().filter_map(|hold| hold.squeeze(&timeline.steps)).collect(),
+            squeezes: holds(timeline).into_iter().filter_map(|hold| hold.squeeze(timeline)).collect(),
             asks: asks.collect(),
         }
     }
@@ -91,6 +93,7 @@ struct Held {
     from: f64,  // of the quiet before
     takes: f64, // begins to take
     taken: f64,
+    asked: f64, // from when on calls were sent while it was held
     freed: f64,
     until: f64, // of the quiet after
 }
@@ -99,7 +102,7 @@ struct Held {
 fn holds(timeline: &Timeline) -> Vec<Held> {
     let mut found: Vec<Held> = Vec::new();
     let (mut quiet_since, mut takes, mut taken) = (0.0, None, None);
-    let mut load = true;
+    let (mut load, mut load_since) = (true, 0.0);
     for point in &timeline.events {
         match point.event {
             Event::Takes { .. } => {
@@ -111,14 +114,19 @@ fn holds(timeline: &Timeline) -> Vec<Held> {
             Event::Holds { .. } => taken = Some(point.at_s),
             Event::Freed { .. } => {
                 if let (Some(takes), Some(taken), true) = (takes.take(), taken.take(), load) {
-                    found.push(Held { from: quiet_since, takes, taken, freed: point.at_s, until: f64::INFINITY });
+                    let (freed, asked) = (point.at_s, taken.max(load_since));
+                    found.push(Held { from: quiet_since, takes, taken, asked, freed, until: f64::INFINITY });
                 }
                 quiet_since = point.at_s;
             }
             Event::Load { on } => {
                 load = on;
                 if on {
-                    quiet_since = point.at_s;
+                    load_since = point.at_s;
+                    // A pause of the calls while it holds what it took leaves the time before that as it was.
+                    if taken.is_none() {
+                        quiet_since = point.at_s;
+                    }
                 } else if let Some(last) = found.last_mut().filter(|last| last.until == f64::INFINITY) {
                     last.until = point.at_s;
                 }
@@ -130,23 +138,28 @@ fn holds(timeline: &Timeline) -> Vec<Held> {
 }
 
 impl Held {
-    fn squeeze(self, steps: &[StepPoint]) -> Option<Squeeze> {
+    fn squeeze(self, timeline: &Timeline) -> Option<Squeeze> {
         let between = |from: f64, until: f64| {
-            steps.iter().filter(move |step| step.began_s >= from && step.seen_s <= until).collect::<Vec<_>>()
+            let within = move |step: &&StepPoint| step.began_s >= from && step.seen_s <= until;
+            timeline.steps.iter().filter(within).collect::<Vec<_>>()
         };
         let before = between(self.from, self.takes);
         let (during, after) = (between(self.taken, self.freed), between(self.freed, self.until));
-        if before.len() < STEPS_MIN || during.len() < STEPS_MIN {
+        let dead = timeline.server_died_s.is_some_and(|died| died <= self.taken);
+        if before.len() < STEPS_MIN || dead {
             return None;
         }
+        let good = timeline.calls.iter().filter(|call| call.good && (self.asked..self.freed).contains(&call.done_s));
+        let good_rows: f64 = good.map(|call| f64::from(call.rows)).sum();
         let (bytes_before, bytes_during) = (large(&before), large(&during));
         let halfway = (bytes_before + bytes_during) / 2;
-        let shrank = (bytes_during as f64) < bytes_before as f64 * SHRUNK;
+        let shrank = during.len() >= STEPS_MIN && (bytes_during as f64) < bytes_before as f64 * SHRUNK;
         let still_large = during.iter().filter(|step| step.true_bytes > halfway).count();
         let first_large = after.iter().find(|step| step.true_bytes > halfway);
         Some(Squeeze {
             taken_s: self.taken,
             freed_s: self.freed,
+            good_rows_per_s: good_rows / (self.freed - self.asked).max(f64::EPSILON),
             bytes_before,
             bytes_during,
             bytes_after: large(&after),
@@ -169,7 +182,7 @@ fn large(steps: &[&StepPoint]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::timeline::{EventPoint, MemoryPoint};
+    use super::super::timeline::{CallPoint, EventPoint, MemoryPoint};
     use super::*;
 
     /// A step each 100 ms for 30 s, `size(t)` padded tokens large.
@@ -231,6 +244,23 @@ mod tests {
         assert_eq!((squeeze.shrank, squeeze.steps_still_large), (true, Some(0)));
         assert!((squeeze.grew_back_s.unwrap() - 0.55).abs() < 1e-9, "{squeeze:?}");
         assert_eq!(verdict.asks, [Ask { at_s: 26.5, asked_bytes: 80, got: true, waited_ms: 1_500.0 }]);
+    }
+
+    #[test]
+    fn the_throughput_of_a_squeeze_counts_while_calls_are_sent() {
+        let point = |at_s, event| EventPoint { at_s, event };
+        let events = vec![
+            point(8.0, Event::Load { on: false }),
+            point(9.0, Event::Takes { holds: 0 }),
+            point(10.0, Event::Holds { holds: 100 }),
+            point(12.0, Event::Load { on: true }),
+            point(20.0, Event::Freed { holds: 0 }),
+        ];
+        let call = |done_s, good| CallPoint { done_s, rows: 4, good };
+        let calls = vec![call(7.0, true), call(12.5, true), call(13.0, false), call(19.0, true), call(20.5, true)];
+        let verdict =
+            Verdict::of(&Timeline { steps: steps(|_| 1_000), calls, events, end_s: 30.0, ..Timeline::default() });
+        assert_eq!(verdict.squeezes.iter().map(|squeeze| squeeze.good_rows_per_s).collect::<Vec<_>>(), [1.0]);
     }
 
     #[test]
