@@ -5,8 +5,8 @@
 // `*_gated_*`: out = f(x's left half + bias) * (x's right half + bias).
 //   x (rows, 2 * width), out (rows, width), bias (2 * width) or null. out must not overlap x.
 //
-// Launch: blocks of 32 to 256 threads, best the smallest multiple of 32 from width / 8 on, if that is below 128, or 128;
-// grid (rows / 4, rounded up; width / (8 * threads), rounded up).
+// Launch: blocks of 32 to 256 threads, best width / 8 rounded up to a multiple of 32, and no more than 128; grid
+// (rows / 4, rounded up; width / (8 * threads), rounded up).
 //
 // A thread takes 8 columns of 4 rows. The loads of all 4 are on their way before the first is computed, a division by
 // width is never needed, and the bias is loaded once for the 4.

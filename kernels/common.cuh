@@ -1,9 +1,9 @@
 // What all kernels share: the two 16-bit types, 16-byte accesses and sums over a warp.
 //
 // Every kernel is a template in a .cu file, instantiated at its end behind extern "C" names that say the type, such as
-// `gelu_f16`. Activations are 16 bits wide, arithmetic between a load and a store is f32. Matrices are row-major without
-// gaps; pointers to activations and parameters are multiples of 16 bytes and widths multiples of 8, so that every access
-// is one of 16 bytes. The CPU version in src/ops is the specification.
+// `gelu_f16`. Activations are 16 bits wide, arithmetic between a load and a store is f32. Matrices are row-major
+// without gaps; pointers to them and to parameters are multiples of 16 bytes, and widths multiples of 8, so that every
+// access is one of 16 bytes. The CPU version in src/ops is the specification.
 
 #pragma once
 
