@@ -30,9 +30,11 @@ __device__ __forceinline__ void activate(T* out, const T* x, const T* __restrict
             if constexpr (GATED) gates[i] = load_bits(from + i * stride + width);
         }
     }
+    const uint4 bias_bits = load_bits_or_zeros(bias, column);
+    const uint4 gate_bias_bits = GATED ? load_bits_or_zeros(bias, width + column) : bias_bits;
     float biases[VECTOR], gate_biases[VECTOR];
-    load_or_zeros(bias, column, biases);
-    if constexpr (GATED) load_or_zeros(bias, width + column, gate_biases);
+    unpack<T>(bias_bits, biases);
+    unpack<T>(gate_bias_bits, gate_biases);
     T* to = out + static_cast<size_t>(first) * width + column;
 #pragma unroll
     for (int i = 0; i < ACTIVATION_ROWS; ++i) {

@@ -13,8 +13,8 @@
 //         that no query of a tile sees are never loaded, and only those at an edge are masked: limits cost nothing
 //         where there are none.
 //
-// Launch: grid (heads, tiles), so that blocks that run together read whole lines of the same tokens; threads and
-// dynamic shared memory are Shape's. `attention_*` has tiles of 64 queries, `attention_*_long` of 128. The latter reads
+// Launch: grid (heads, tiles), at most 65535 tiles: blocks that run together read whole lines of the same tokens.
+// Threads and dynamic shared memory are Shape's, which are up to 102 KiB. `attention_*` has tiles of 64 queries, `attention_*_long` of 128. The latter reads
 // keys and values half as often, what rows of several tiles live on; the former wastes less on rows that end early.
 //
 // How: a warp owns 16 * STACK queries from start to end (FlashAttention-2). Their values stay in registers as the

@@ -1,5 +1,5 @@
-// Activation functions that memory does not have to wait for: at 4 TB/s an H200 has some 30 instructions for each element
-// that is read and written, converting it included, and erff, tanhf or a division takes most of them.
+// Activation functions that memory does not have to wait for: at 4 TB/s an H200 has some 30 instructions for each
+// element that is read and written, converting it included, and erff, tanhf or a division takes most of them.
 
 #pragma once
 

@@ -102,7 +102,7 @@ __device__ __forceinline__ void dequantize(T* __restrict__ out, const int* __res
     }
     float factors[VECTOR], biases[VECTOR];
     load(column_scales + column, factors);
-    load_or_zeros(bias, column, biases);
+    unpack<T>(load_bits_or_zeros(bias, column), biases);
 #pragma unroll
     for (int i = 0; i < DEQUANTIZE_ROWS; ++i) {
         if (first + i < rows) {
