@@ -14,8 +14,9 @@
 //         where there are none.
 //
 // Launch: grid (heads, tiles), at most 65535 tiles: blocks that run together read whole lines of the same tokens.
-// Threads and dynamic shared memory are Shape's, which are up to 102 KiB. `attention_*` has tiles of 64 queries, `attention_*_long` of 128. The latter reads
-// keys and values half as often, what rows of several tiles live on; the former wastes less on rows that end early.
+// Threads and dynamic shared memory, up to 102 KiB, are Shape's. `attention_*` has tiles of 64 queries,
+// `attention_*_long` of 128. The latter reads keys and values half as often, what rows of several tiles live on; the
+// former wastes less on rows that end early.
 //
 // How: a warp owns 16 * STACK queries from start to end (FlashAttention-2). Their values stay in registers as the
 // tensor cores take them, and so do scores, weights and sums: what the tensor cores return for two neighbouring tiles
@@ -23,8 +24,7 @@
 // computed the next one is on its way, into the other of two buffers.
 //
 // Numbers: scores, softmax and sums are f32; weights are rounded to T for the product with the values, not for the sum
-// that they are divided by. qkv has fewer than 2^32 elements: its indices
-// are 32 bits wide, for the registers' sake.
+// that they are divided by. qkv has fewer than 2^32 elements: its indices are 32 bits wide, for the registers' sake.
 
 #include "common.cuh"
 
