@@ -5,8 +5,8 @@
 // `*_gated_*`: out = f(x's left half + bias) * (x's right half + bias).
 //   x (rows, 2 * width), out (rows, width), bias (2 * width) or null. out must not overlap x.
 //
-// Launch: blocks of 32 to 256 threads, best the smallest multiple of 32 from width / 8 on, if that is below 128, or 128;
-// grid (rows / 4, rounded up; width / (8 * threads), rounded up).
+// Launch: blocks of 32 to 256 threads, best width / 8 rounded up to a multiple of 32, and no more than 128; grid
+// (rows / 4, rounded up; width / (8 * threads), rounded up).
 //
 // A thread takes 8 columns of 4 rows. The loads of all 4 are on their way before the first is computed, a division by
 // width is never needed, and the bias is loaded once for the 4.
@@ -30,9 +30,11 @@ __device__ __forceinline__ void activate(T* out, const T* x, const T* __restrict
             if constexpr (GATED) gates[i] = load_bits(from + i * stride + width);
         }
     }
+    const uint4 bias_bits = load_bits_or_zeros(bias, column);
+    const uint4 gate_bias_bits = GATED ? load_bits_or_zeros(bias, width + column) : bias_bits;
     float biases[VECTOR], gate_biases[VECTOR];
-    load_or_zeros(bias, column, biases);
-    if constexpr (GATED) load_or_zeros(bias, width + column, gate_biases);
+    unpack<T>(bias_bits, biases);
+    unpack<T>(gate_bias_bits, gate_biases);
     T* to = out + static_cast<size_t>(first) * width + column;
 #pragma unroll
     for (int i = 0; i < ACTIVATION_ROWS; ++i) {

@@ -1,20 +1,22 @@
 // Attention of every position to the positions of its own row, without a matrix of scores in memory.
 //
-//   qkv   (tokens, (heads + 2 * kv_heads) * SIZE): a token's queries, keys and values side by side, with their biases.
-//         Each key and value head serves heads / kv_heads query heads.
+//   qkv   (tokens, (heads + 2 * kv_heads) * SIZE), a token's queries, keys and values side by side, with their biases.
+//         Each key and value head serves heads / kv_heads query heads. From one token to the next there are `stride`
+//         elements, a multiple of 8.
 //   out   (tokens, heads * SIZE); must not overlap qkv. Tokens of no row are left as they are.
 //   tiles (gridDim.y): which queries each block computes, of one row each: the row's first token, its length, the first
 //         query counted from the row's start. Tiles whose first query is not inside the row do nothing, so that a list
 //         may be longer than needed. Long rows first: the last blocks to start are then short.
-//   scale of the scores, positive: 1 / sqrt(SIZE).
-//   back, ahead: query i sees keys i - back to i + ahead of its row, both between 0 and 2^30, which is no limit: (2^30,
-//         2^30) is an encoder's attention, (2^30, 0) causal, (w / 2, w / 2) a sliding window of w. Keys that no query of
-//         a tile sees are never loaded, and only tiles of keys at an edge are masked: limits cost nothing where there
-//         are none.
+//   scale of the scores as exponents of 2, positive: log2(e) / sqrt(SIZE).
+//   back, ahead: query i sees keys i - back to i + ahead of its row, both between 0 and 2^30, which is no limit:
+//         (2^30, 2^30) is an encoder's attention, (2^30, 0) causal, (w / 2, w / 2) a sliding window of w. Tiles of keys
+//         that no query of a tile sees are never loaded, and only those at an edge are masked: limits cost nothing
+//         where there are none.
 //
-// Launch: grid (heads, tiles), so that blocks that run together read whole lines of the same tokens; threads and dynamic
-// shared memory are Shape's. `attention_*` has tiles of 64 queries, `attention_*_long` of 128. The latter reads keys and
-// values half as often, what rows of several tiles live on; the former wastes less on rows that end early.
+// Launch: grid (heads, tiles), at most 65535 tiles: blocks that run together read whole lines of the same tokens.
+// Threads and dynamic shared memory, up to 102 KiB, are Shape's. `attention_*` has tiles of 64 queries,
+// `attention_*_long` of 128. The latter reads keys and values half as often, what rows of several tiles live on; the
+// former wastes less on rows that end early.
 //
 // How: a warp owns 16 * STACK queries from start to end (FlashAttention-2). Their values stay in registers as the
 // tensor cores take them, and so do scores, weights and sums: what the tensor cores return for two neighbouring tiles
@@ -22,8 +24,7 @@
 // computed the next one is on its way, into the other of two buffers.
 //
 // Numbers: scores, softmax and sums are f32; weights are rounded to T for the product with the values, not for the sum
-// that they are divided by. qkv has fewer than 2^32 elements: its indices
-// are 32 bits wide, for the registers' sake.
+// that they are divided by. qkv has fewer than 2^32 elements: its indices are 32 bits wide, for the registers' sake.
 
 #include "common.cuh"
 
@@ -69,10 +70,14 @@ struct Loading {
     template <int TOKENS, typename T>
     static __device__ __forceinline__ void load(T* tile, const T* from, unsigned stride, int token, int count) {
         const int needed = (count + 15) / 16 * 16;
+        if (count >= TOKENS) {
+            // Most tiles of long rows: nothing to compare, a third of the instructions.
 #pragma unroll
-        for (int i = 0; i < TOKENS; i += PASS) {
-            if (token + i < needed) {
-                copy_async(tile + i * (SIZE + VECTOR), from + i * stride, token + i < count);
+            for (int i = 0; i < TOKENS; i += PASS) copy_async(tile + i * (SIZE + VECTOR), from + i * stride, true);
+        } else {
+#pragma unroll
+            for (int i = 0; i < TOKENS; i += PASS) {
+                if (token + i < needed) copy_async(tile + i * (SIZE + VECTOR), from + i * stride, token + i < count);
             }
         }
     }
@@ -111,7 +116,7 @@ struct State {
     // Otherwise the warp's queries see none from `count` on, and which of the others each sees `sight` says: `query` is
     // the first of this lane's, `key` the first of the tile, counted from the start of the row.
     template <bool EDGE>
-    __device__ __forceinline__ void attend(uint32_t keys, uint32_t values, float scale_log2, int count, Sight sight,
+    __device__ __forceinline__ void attend(uint32_t keys, uint32_t values, float scale, int count, Sight sight,
                                            int query, int key) {
         constexpr int STRIDE = SIZE + VECTOR;
         // A product is over 16 keys: which of the tile's are needed at all.
@@ -135,20 +140,11 @@ struct State {
                 for (int i = 0; i < 4; ++i) scores[m][n][i] = 0.0f;
             }
         }
-        if constexpr (EDGE) {
 #pragma unroll
-            for (int pair = 0; pair < KEYS / 16; ++pair) {
-                if (needed(pair)) {
+        for (int pair = 0; pair < KEYS / 16; ++pair) {
+            if (needed(pair)) {
 #pragma unroll
-                    for (int step = 0; step < SIZE / 16; ++step) score(pair, step);
-                }
-            }
-        } else {
-            // Sums that do not wait for each other, one after the other.
-#pragma unroll
-            for (int step = 0; step < SIZE / 16; ++step) {
-#pragma unroll
-                for (int pair = 0; pair < KEYS / 16; ++pair) score(pair, step);
+                for (int step = 0; step < SIZE / 16; ++step) score(pair, step);
             }
         }
 
@@ -177,8 +173,8 @@ struct State {
                 best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
                 best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
                 // A query that has seen no key yet has weights exp2(-inf - 0) = 0, not exp2(-inf + inf).
-                base[half] = EDGE && best == -INFINITY ? 0.0f : best * scale_log2;
-                const float before = exp2_fast(largest[m][half] * scale_log2 - base[half]);
+                base[half] = EDGE && best == -INFINITY ? 0.0f : best * scale;
+                const float before = exp2_fast(largest[m][half] * scale - base[half]);
                 largest[m][half] = best;
                 totals[m][half] *= before;
 #pragma unroll
@@ -192,8 +188,8 @@ struct State {
                 if (needed(n / 2)) {
 #pragma unroll
                     for (int half = 0; half < 2; ++half) {
-                        const float left = exp2_fast(scores[m][n][2 * half] * scale_log2 - base[half]);
-                        const float right = exp2_fast(scores[m][n][2 * half + 1] * scale_log2 - base[half]);
+                        const float left = exp2_fast(scores[m][n][2 * half] * scale - base[half]);
+                        const float right = exp2_fast(scores[m][n][2 * half + 1] * scale - base[half]);
                         totals[m][half] += left + right;
                         weights[m][n / 2][n % 2 * 2 + half] = pack_bits<T>(left, right);
                     }
@@ -242,10 +238,10 @@ struct State {
 
 template <typename T, int SIZE, int WARPS, int STACK>
 __device__ __forceinline__ void attention(const T* __restrict__ qkv, T* __restrict__ out,
-                                          const int4* __restrict__ tiles, int kv_heads, float scale, int back,
-                                          int ahead) {
+                                          const int4* __restrict__ tiles, int kv_heads, unsigned stride,
+                                          float scale, int back, int ahead) {
     using Shape = Shape<SIZE, WARPS, STACK>;
-    constexpr int STRIDE = Shape::STRIDE, THREADS = Shape::THREADS;
+    constexpr int STRIDE = Shape::STRIDE, THREADS = Shape::THREADS, BUFFER_BYTES = KEYS * STRIDE * 2;
     const int4 tile = tiles[blockIdx.y];
     const int length = tile.y, first = tile.z;
     if (first >= length) return;
@@ -253,33 +249,33 @@ __device__ __forceinline__ void attention(const T* __restrict__ qkv, T* __restri
     const int count = min(Shape::QUERIES, length - first);
 
     const int heads = gridDim.x, head = blockIdx.x, kv_head = head / (heads / kv_heads);
-    const unsigned width = (heads + 2 * kv_heads) * SIZE;
-    const unsigned row = tile.x * width;
+    const unsigned row = tile.x * stride;
 
     T* queries = static_cast<T*>(dynamic_shared());
     T* keys = queries + Shape::QUERIES * STRIDE;
     T* values = keys + 2 * KEYS * STRIDE;
-    // The keys that any query of the tile sees.
-    const int begin = sight.low(first), end = sight.high(first + count - 1);
+    // The keys that any query of the tile sees, by whole tiles of the row: a tile's number says which buffer it takes.
+    const int begin = sight.low(first) / KEYS * KEYS, end = sight.high(first + count - 1);
     using Loading = Loading<SIZE, THREADS>;
     const int token = threadIdx.x / Loading::VECTORS, column = threadIdx.x % Loading::VECTORS * VECTOR;
     const bool loads = Loading::PASS * Loading::VECTORS == THREADS || token < Loading::PASS;
     const int place = token * STRIDE + column;
-    unsigned at = row + (begin + token) * width + (heads + kv_head) * SIZE + column;
+    const T* source = qkv + (row + (begin + token) * stride + (heads + kv_head) * SIZE + column);
+    auto buffer_of = [](int key) { return key / KEYS % 2; };
     // Loads the tile of keys from `key` on, and its values. To be called for one tile after the other.
-    auto load_next = [&](int key, int buffer) {
+    auto load_next = [&](int key) {
         if (loads) {
-            const int present = min(KEYS, end - key), to = place + buffer * KEYS * STRIDE;
-            Loading::template load<KEYS>(keys + to, qkv + at, width, token, present);
-            Loading::template load<KEYS>(values + to, qkv + at + kv_heads * SIZE, width, token, present);
-            at += KEYS * width;
+            const int present = min(KEYS, end - key), to = place + buffer_of(key) * KEYS * STRIDE;
+            Loading::template load<KEYS>(keys + to, source, stride, token, present);
+            Loading::template load<KEYS>(values + to, source + kv_heads * SIZE, stride, token, present);
+            source += KEYS * stride;
         }
     };
     if (loads) {
-        Loading::template load<Shape::QUERIES>(queries + place, qkv + row + (first + token) * width + head * SIZE + column,
-                                               width, token, count);
+        const T* from = qkv + (row + (first + token) * stride + head * SIZE + column);
+        Loading::template load<Shape::QUERIES>(queries + place, from, stride, token, count);
     }
-    load_next(begin, 0);
+    load_next(begin);
 
     // The shuffle tells the compiler that all lanes have the same.
     const int lane = threadIdx.x % WARP, warp = __shfl_sync(~0u, threadIdx.x / WARP, 0);
@@ -290,9 +286,10 @@ __device__ __forceinline__ void attention(const T* __restrict__ qkv, T* __restri
     // The keys that all of them see, and the first that none of them sees any more.
     const int all_from = sight.low(last), all_until = sight.high(mine), any_until = sight.high(last);
 
-    // Rows of the matrices that this lane addresses: 8 tokens below each other, then 8 columns on, for queries and for
-    // values, which are transposed; the other way round for keys.
-    const int down = lane % 16 * STRIDE + lane / 16 * 8, across = (lane % 8 + lane / 16 * 8) * STRIDE + lane / 8 % 2 * 8;
+    // The row of four matrices that this lane addresses, the order being that of multiply_add's registers. Queries, and
+    // values, which are transposed: 8 tokens, the 8 below, and the same 8 columns on. Keys: the other way round.
+    const int down = lane % 16 * STRIDE + lane / 16 * 8;
+    const int across = (lane % 8 + lane / 16 * 8) * STRIDE + lane / 8 % 2 * 8;
     T* own_queries = queries + warp * Shape::WARP_QUERIES * STRIDE;
     const uint32_t key_address = shared_address(keys + across), value_address = shared_address(values + down);
 
@@ -300,25 +297,22 @@ __device__ __forceinline__ void attention(const T* __restrict__ qkv, T* __restri
     wait_for_copies();
     __syncthreads();
     state.start(shared_address(own_queries + down));
-    const float scale_log2 = scale * 1.44269504f;
-
-    int buffer = 0;
     for (int key = begin; key < end; key += KEYS) {
         const bool more = key + KEYS < end;
         // Nobody reads the other buffer since the last barrier.
-        if (more) load_next(key + KEYS, buffer ^ 1);
-        const uint32_t offset = buffer * KEYS * STRIDE * 2;
+        if (more) load_next(key + KEYS);
+        const uint32_t offset = buffer_of(key) * BUFFER_BYTES;
+        const uint32_t own_keys = key_address + offset, own_values = value_address + offset;
         if (active && all_from <= key && key + KEYS <= all_until) {
-            state.template attend<false>(key_address + offset, value_address + offset, scale_log2, KEYS, sight, 0, 0);
+            state.template attend<false>(own_keys, own_values, scale, KEYS, sight, 0, 0);
         } else if (active && key < any_until) {
-            state.template attend<true>(key_address + offset, value_address + offset, scale_log2, any_until - key, sight,
-                                        mine + lane / 4, key + lane % 4 * 2);
+            state.template attend<true>(own_keys, own_values, scale, any_until - key, sight, mine + lane / 4,
+                                        key + lane % 4 * 2);
         }
         if (more) {
             wait_for_copies();
             __syncthreads();
         }
-        buffer ^= 1;
     }
     if (!active) return;
 
@@ -337,12 +331,13 @@ __device__ __forceinline__ void attention(const T* __restrict__ qkv, T* __restri
     }
 }
 
-// BLOCKS of a multiprocessor bound the registers of a thread, so that none of the arrays above is spilled and as many
-// warps as possible hide each other's exp2 and loads.
-#define ATTENTION(NAME, T, SIZE, WARPS, STACK, BLOCKS)                                                                 \
-    extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                                                 \
-        NAME(const T* qkv, T* out, const int4* tiles, int kv_heads, float scale, int back, int ahead) {                \
-        attention<T, SIZE, WARPS, STACK>(qkv, out, tiles, kv_heads, scale, back, ahead);                               \
+// BLOCKS of a multiprocessor bound the registers of a thread: as many warps as possible hide each other's exp2 and
+// loads, and none of the arrays above is spilled. (attention_*_64 parks one address outside its loop.)
+#define ATTENTION(NAME, T, SIZE, WARPS, STACK, BLOCKS)                                                                \
+    extern "C" __global__ void __launch_bounds__(WARPS * WARP, BLOCKS)                                                \
+        NAME(const T* qkv, T* out, const int4* tiles, int kv_heads, unsigned stride, float scale, int back,           \
+             int ahead) {                                                                                             \
+        attention<T, SIZE, WARPS, STACK>(qkv, out, tiles, kv_heads, stride, scale, back, ahead);                      \
     }
 
 #define ATTENTION_OF(TYPE)                                       \

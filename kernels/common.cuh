@@ -1,9 +1,9 @@
 // What all kernels share: the two 16-bit types, 16-byte accesses and sums over a warp.
 //
 // Every kernel is a template in a .cu file, instantiated at its end behind extern "C" names that say the type, such as
-// `gelu_f16`. Activations are 16 bits wide, arithmetic between a load and a store is f32. Matrices are row-major without
-// gaps; pointers to activations and parameters are multiples of 16 bytes and widths multiples of 8, so that every access
-// is one of 16 bytes. The CPU version in src/ops is the specification.
+// `gelu_f16`. Activations are 16 bits wide, arithmetic between a load and a store is f32. Matrices are row-major
+// without gaps; pointers to them and to parameters are multiples of 16 bytes, and widths multiples of 8, so that every
+// access is one of 16 bytes. The CPU version in src/ops is the specification.
 
 #pragma once
 
@@ -72,15 +72,13 @@ __device__ __forceinline__ void load(const float* from, float (&values)[VECTOR])
     values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
 }
 
-// The values at `from`, or zeros where there is no such array.
+// 16 bytes of an array, or zeros where it is null. Not a branch but a condition of the load, so that the values can be
+// unpacked when they are needed and other loads start before.
 template <typename T>
-__device__ __forceinline__ void load_or_zeros(const T* base, size_t at, float (&values)[VECTOR]) {
-    if (base != nullptr) {
-        load(base + at, values);
-    } else {
-#pragma unroll
-        for (int i = 0; i < VECTOR; ++i) values[i] = 0.0f;
-    }
+__device__ __forceinline__ uint4 load_bits_or_zeros(const T* base, size_t at) {
+    uint4 bits = make_uint4(0, 0, 0, 0);
+    if (base != nullptr) bits = load_bits(base + at);
+    return bits;
 }
 
 template <typename T>
@@ -100,13 +98,5 @@ __device__ __forceinline__ void store(float* to, const float (&values)[VECTOR]) 
 __device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
     for (int distance = WARP / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(~0u, value, distance);
-    return value;
-}
-
-__device__ __forceinline__ float warp_max(float value) {
-#pragma unroll
-    for (int distance = WARP / 2; distance > 0; distance /= 2) {
-        value = fmaxf(value, __shfl_xor_sync(~0u, value, distance));
-    }
     return value;
 }

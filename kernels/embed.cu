@@ -6,8 +6,8 @@
 //             its last row, so that nothing is read that is not there; the host checks.
 //   weight, offset  (width), of the norm; offset may be null.
 //
-// `embed_*_N` takes widths up to N, multiples of 8. Launch as add_norm: 128 threads; grid (tokens / 4, rounded up) up to
-// 1024, (tokens) above.
+// `embed_*_N` takes widths up to N, multiples of 8. Launch as add_norm: 128 threads; grid (tokens / 4, rounded up) up
+// to 1024, (tokens) above.
 
 #include "row.cuh"
 

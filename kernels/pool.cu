@@ -9,15 +9,17 @@
 // Launch: grid (rows), 512 threads.
 //
 // A block has a row, so that the length of its vector is known without a second kernel. Its threads are laid over the
-// row's columns, 8 each, and what is left over of them in groups over its tokens: 4 groups for a width of 1024, each
-// with 4 tokens' loads on their way. A row of 8192 tokens takes about 0.2 ms that way, next to some 10 ms in the layers
-// before it; spreading it over blocks would cost every other batch a launch. Sums are f32 in an order that depends on
-// nothing but the row's length and the width.
+// row's columns, 8 each, and what is left over of them in groups over its tokens: 4 groups for a width of 1024. With 8
+// tokens of each on their way that is 64 KiB a block. One multiprocessor is busy with a row of 8192 tokens for some 0.2
+// ms, which is little beside the layers before it; spreading it over blocks would cost every other batch a launch. Sums
+// are f32 in an order that depends on nothing but the row's length and the width.
 
 #include "common.cuh"
 
 constexpr int POOL_THREADS = 512;
 constexpr int POOL_WARPS = POOL_THREADS / WARP;
+// Tokens that a thread loads at once.
+constexpr int POOL_LOADS = 8;
 
 enum Pooling { MEAN = 0, FIRST = 1, LAST = 2 };
 
@@ -44,14 +46,21 @@ __device__ __forceinline__ void pool(float* __restrict__ out, const T* __restric
         const int column = (first + lane) * VECTOR;
         float total[VECTOR] = {};
         if (group < groups && column < width) {
-            const T* token = hidden + static_cast<size_t>(from + group) * width + column;
-            const size_t step = static_cast<size_t>(groups) * width;
-#pragma unroll 4
-            for (int at = from + group; at < until; at += groups, token += step) {
-                float values[VECTOR];
-                load(token, values);
+            for (int at = from + group; at < until; at += POOL_LOADS * groups) {
+                uint4 bits[POOL_LOADS];
 #pragma unroll
-                for (int j = 0; j < VECTOR; ++j) total[j] += values[j];
+                for (int i = 0; i < POOL_LOADS; ++i) {
+                    const int token = at + i * groups;
+                    bits[i] = make_uint4(0, 0, 0, 0);
+                    if (token < until) bits[i] = load_bits(hidden + static_cast<size_t>(token) * width + column);
+                }
+#pragma unroll
+                for (int i = 0; i < POOL_LOADS; ++i) {
+                    float values[VECTOR];
+                    unpack<T>(bits[i], values);
+#pragma unroll
+                    for (int j = 0; j < VECTOR; ++j) total[j] += values[j];
+                }
             }
         }
         if (groups > 1) {
@@ -95,7 +104,7 @@ __device__ __forceinline__ void pool(float* __restrict__ out, const T* __restric
 }
 
 #define POOL(TYPE)                                                                                                  \
-    extern "C" __global__ void __launch_bounds__(POOL_THREADS)                                                      \
+    extern "C" __global__ void __launch_bounds__(POOL_THREADS, 2)                                                   \
         pool_##TYPE(float* out, const TYPE* hidden, const int* starts, int width, int pooling, int normalize) {     \
         pool(out, hidden, starts, width, pooling, normalize);                                                       \
     }

@@ -1,4 +1,4 @@
-// The instructions that C++ has no names for: asynchronous copies, matrix loads, tensor cores, fast exp2 and reciprocal.
+// The instructions that C++ has no names for: asynchronous copies, matrix loads, tensor cores, exp2 and reciprocal.
 // Nothing else in kernels/ is written in PTX. All of them exist from sm_80 on.
 
 #pragma once

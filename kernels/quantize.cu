@@ -2,10 +2,10 @@
 //
 // `quantize_i8_*_N`, `quantize_f8_*_N`: out = x / scale, in int8 or in fp8 (e4m3).
 //   x (rows, width), out (rows, width) bytes, scales (rows) f32. The largest magnitude of a row becomes 127 or 448, so
-//   that an error is at most 1/254 of it in int8 and 1/16 of the value itself in fp8 (down to 2^-6 / 448 of the largest).
-//   A row that nowhere reaches 1e-30 is taken for zeros and has scale 0. Takes widths up to N, multiples of 8.
-//   Launch: N = 1024: 128 threads, grid (rows / 4, rounded up); 4096: 128 threads, grid (rows); 16384: 256 threads, grid
-//   (rows).
+//   that an error is at most 1/254 of it in int8, and in fp8 1/16 of the value itself (of values from 2^-6 / 448 of the
+//   largest on). A row that nowhere reaches 1e-30 is taken for zeros and has scale 0. Widths up to N, multiples of 8.
+//   Launch: N = 1024: 128 threads, grid (rows / 4, rounded up); 4096: 128 threads, grid (rows); 16384: 256 threads,
+//   grid (rows).
 //
 // `dequantize_*`, `dequantize_gelu_*`, ...: out = f(sums * row_scale * column_scale + bias).
 //   sums (rows, width) int32, row_scales (rows) and column_scales (width) f32, bias (width) or null, out (rows, width).
@@ -102,11 +102,12 @@ __device__ __forceinline__ void dequantize(T* __restrict__ out, const int* __res
     }
     float factors[VECTOR], biases[VECTOR];
     load(column_scales + column, factors);
-    load_or_zeros(bias, column, biases);
+    unpack<T>(load_bits_or_zeros(bias, column), biases);
 #pragma unroll
     for (int i = 0; i < DEQUANTIZE_ROWS; ++i) {
         if (first + i < rows) {
-            const int whole[VECTOR] = {low[i].x, low[i].y, low[i].z, low[i].w, high[i].x, high[i].y, high[i].z, high[i].w};
+            const int4 a = low[i], b = high[i];
+            const int whole[VECTOR] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
             float values[VECTOR];
 #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {

@@ -1,15 +1,15 @@
 // Rotary position embedding, in place.
 //
-//   x         (tokens, (heads + 2 * kv_heads) * size): a token's queries, keys and values side by side. Queries and keys
-//             are turned, values stay. size is a multiple of 16.
+//   x         (tokens, (heads + 2 * kv_heads) * size): a token's queries, keys and values side by side. Queries and
+//             keys are turned, values stay. size is a multiple of 16.
 //   cosines, sines  (limit, size / 2), f32: of position * frequency, one for each pair of a head.
 //   positions (tokens): positions from `limit` on are taken for the last; the host checks.
 //
 // `rotary_*` turns pairs (i, i + size / 2) of a head, as most models store them; `rotary_interleaved_*` (2 i, 2 i + 1).
 //
 // Launch: grid (tokens), block of 32 to 1024 threads, best (heads + kv_heads) * size / 16 where that is among them. A
-// thread turns 8 pairs at a time: two accesses of 16 bytes each way. All heads of a token read the same few lines of the
-// tables, which L1 holds.
+// thread turns 8 pairs at a time: two accesses of 16 bytes each way. All heads of a token read the same few lines of
+// the tables, which L1 holds.
 
 #include "common.cuh"
 
