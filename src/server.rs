@@ -15,7 +15,7 @@ use crate::config::source::{Cache, Located, resolve};
 use crate::config::{self, ConfigError, Entry, Environment, Repository, ServerConfig};
 use crate::device::pools::{Failures, Mode};
 use crate::device::profile_store::ProfileStore;
-use crate::device::{self, Choice, Report, StartOptions};
+use crate::device::{self, Choice, OnShortfall, Report, StartOptions};
 use crate::engine::{Engine, EngineError, EngineHandle, EngineSettings, Offer};
 use crate::memory::{DeviceBooks, Reading, Readings, Terms, TrimPolicy};
 use crate::model::{Blueprint, ModelFiles};
@@ -249,6 +249,10 @@ fn engine_settings(config: &ServerConfig) -> EngineSettings {
             overtaking_max: config.overtaking_max,
             survey_share: config.survey_share,
             ..Settings::default()
+        },
+        on_shortfall: match config.out_of_memory {
+            config::OutOfMemory::Ladder => OnShortfall::Ladder,
+            config::OutOfMemory::Refuse => OnShortfall::Refuse,
         },
         trim: TrimPolicy { window: config.idle_decay, ..TrimPolicy::default() },
         queue: QueueLimits {

@@ -126,6 +126,16 @@ choice!(
 );
 
 choice!(
+    /// What happens when a step gets less memory than it needs.
+    OutOfMemory {
+        /// The ladder helps: trim, halve, evict, and refuse single rows at last.
+        Ladder = "ladder",
+        /// Its requests are refused: the control arm of a comparison.
+        Refuse = "refuse",
+    }
+);
+
+choice!(
     /// The form of the log.
     LogFormat {
         /// For people on a terminal, JSON otherwise.
@@ -137,7 +147,7 @@ choice!(
     }
 );
 
-written_choice!(Allocator, Readings, LogFormat);
+written_choice!(Allocator, Readings, OutOfMemory, LogFormat);
 
 /// How the size of a batch is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

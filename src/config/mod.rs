@@ -21,7 +21,9 @@ pub mod files;
 pub mod digest;
 
 pub use argument::{ModelArgument, check_name};
-pub use choices::{Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, Readings, Threads};
+pub use choices::{
+    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, OutOfMemory, Readings, Threads,
+};
 pub use device_memory::{MemoryBudget, MemorySafety};
 pub use error::{ConfigError, Place, Problem};
 pub use kinds::{Dtype, LoadPolicy, Pooling, Task};

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::argument::ModelArgument;
 use super::choices::{
-    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, Readings, Threads,
+    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, OutOfMemory, Readings, Threads,
 };
 use super::device_memory::{MemoryBudget, MemorySafety};
 use super::sources::Sources;
@@ -125,6 +125,9 @@ settings! {
         /// Whether free memory is read before each step (live) or only once (off).
         readings: Readings = "live",
             "'off' ignores neighbours: steps run out of memory when they grow. For comparisons.";
+        /// What happens when a step gets less memory than it needs: trim, halve the batch, evict, refuse single rows (ladder), or refuse its requests at once (refuse).
+        out_of_memory: OutOfMemory = "ladder",
+            "'refuse' is what servers without a ladder do. For comparisons.";
         /// How long workspace may lie idle: what no step needed for one to two times so long is given back.
         idle_decay: Micros = "800ms",
             "Higher: idle memory is kept from others. Lower: the first batch after a pause allocates again. When a neighbour takes memory, idle workspace is given back at once in any case.";

@@ -25,7 +25,7 @@ mod tests;
 
 pub use executor::{DeviceThread, Executor, Stopped};
 pub use hardware::{Hardware, Need, Resident, StepUse};
-pub use order::{Loader, Order, Run, RunPurpose};
+pub use order::{Loader, OnShortfall, Order, Run, RunPurpose};
 pub use port::Device;
 pub use report::{Change, Loaded, Ran, Released, Report, RowFailure, Shortfall};
 pub use scope::{Kind, Owner};

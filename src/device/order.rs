@@ -65,8 +65,20 @@ pub struct Run {
     pub ceiling: Bytes,
     /// What it is run for.
     pub purpose: RunPurpose,
+    /// What happens when a served step runs short.
+    pub on_shortfall: OnShortfall,
     /// Idle, unpinned models that the ladder may evict, the one to go first in front. Empty where nothing may go.
     pub evictable: Vec<ModelId>,
+}
+
+/// What happens when a served step runs short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnShortfall {
+    /// The ladder helps.
+    #[default]
+    Ladder,
+    /// Its rows are refused: what servers without a ladder do. For comparisons.
+    Refuse,
 }
 
 /// What a step is run for.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::executor::{Tenant, panic_text, unload};
 use super::statistics::Statistics;
 use super::trace::Recording;
-use super::{Hardware, Need, Ran, Released, RowFailure, Run, RunPurpose, Shortfall, StepUse};
+use super::{Hardware, Need, OnShortfall, Ran, Released, RowFailure, Run, RunPurpose, Shortfall, StepUse};
 use crate::memory::{Evictable, Ladder, Observed, Outcome, Rung, Rungs};
 use crate::model::{Batch, Fault, Model, Output};
 use crate::ops::label;
@@ -39,10 +39,10 @@ impl<H: Hardware> StepRunner<'_, H> {
     /// Runs a step. Never fails: what goes wrong is the result of the rows that it concerns.
     pub(super) fn run(&mut self, run: Run) -> (Ran, Vec<Released>) {
         let started = Instant::now();
-        let Run { step, model, batch, predicted, ceiling, purpose, evictable } = run;
+        let Run { step, model, batch, predicted, ceiling, purpose, on_shortfall, evictable } = run;
         let need = Need { predicted, ceiling };
         let Summary { rows, observed, evicted, recording } = match purpose {
-            RunPurpose::Serve => self.serve(model, batch, need, evictable),
+            RunPurpose::Serve => self.serve(model, batch, need, (on_shortfall, evictable)),
             RunPurpose::Measure => self.measure(model, &batch, need),
             RunPurpose::Trace => self.trace(model, &batch, need),
         };
@@ -54,7 +54,13 @@ impl<H: Hardware> StepRunner<'_, H> {
     }
 
     /// The ladder: each part of the batch is run until it goes through or is refused.
-    fn serve(&mut self, model: ModelId, batch: Batch, whole: Need, evictable: Vec<ModelId>) -> Summary {
+    fn serve(
+        &mut self,
+        model: ModelId,
+        batch: Batch,
+        whole: Need,
+        (on_shortfall, evictable): (OnShortfall, Vec<ModelId>),
+    ) -> Summary {
         let started = Instant::now();
         let count = batch.rows();
         let mut evictable = VecDeque::from(evictable);
@@ -62,7 +68,7 @@ impl<H: Hardware> StepRunner<'_, H> {
         let mut evicted = Vec::new();
         let mut ladder = Ladder::new();
         let mut peak = Bytes::ZERO;
-        let mut retried = 0u32;
+        let (mut retried, mut refusals) = (0u32, 0u32);
         // Parts go through from the first row to the last, so their results come in order.
         let mut rows: Vec<RowResult> = Vec::with_capacity(count);
         let whole_batch: Range<usize> = 0..count;
@@ -80,6 +86,11 @@ impl<H: Hardware> StepRunner<'_, H> {
                 }
                 Err(shortfall) => shortfall,
             };
+            if on_shortfall == OnShortfall::Refuse {
+                refusals += 1;
+                rows.extend(part.map(|_| Err(RowFailure::OutOfMemory(shortfall))));
+                continue;
+            }
             let victims = if evictable.is_empty() { Evictable::None } else { Evictable::Some };
             match ladder.shortfall(u32::try_from(part.len()).unwrap_or(u32::MAX), victims) {
                 Rung::TrimAndRetry => {
@@ -105,6 +116,7 @@ impl<H: Hardware> StepRunner<'_, H> {
         let mut rungs = ladder.used();
         // The same rung, climbed inside an allocation.
         rungs.trims = rungs.trims.saturating_add(retried);
+        rungs.refusals = rungs.refusals.saturating_add(refusals);
         let observed = Observed { peak, time: Micros::from(started.elapsed()), rungs, outcome: outcome(&rows) };
         Summary { rows, observed, evicted, recording: None }
     }

@@ -6,7 +6,7 @@ use crossbeam_channel::{Sender, bounded};
 
 use crate::device::profile_store::{ProfileFacts, ProfileStore};
 use crate::device::statistics::DeviceSnapshot;
-use crate::device::{Device, Loader, Order, Run, RunPurpose};
+use crate::device::{Device, Loader, OnShortfall, Order, Run, RunPurpose};
 use crate::memory::{Lease, Profile, Reading, Slack, Table};
 use crate::model::{Batch, Blueprint};
 use crate::scheduler::{Purpose, Step};
@@ -26,6 +26,8 @@ pub(super) struct Rig {
     /// By model number.
     models: Vec<ModelMetrics>,
     metrics: DeviceMetrics,
+    /// What happens when a served step runs short.
+    on_shortfall: OnShortfall,
 }
 
 /// A profile to be written.
@@ -43,10 +45,11 @@ impl Rig {
         last_reading: Reading,
         models: Vec<ModelMetrics>,
         metrics: DeviceMetrics,
+        on_shortfall: OnShortfall,
     ) -> std::io::Result<Rig> {
         let name = device.name();
         let keeper = Keeper::start(store.clone())?;
-        Ok(Rig { device, name, store, keeper, last_reading, models, metrics })
+        Ok(Rig { device, name, store, keeper, last_reading, models, metrics, on_shortfall })
     }
 
     pub(super) fn device_name(&self) -> &str {
@@ -100,14 +103,15 @@ impl Rig {
             Purpose::Probe => RunPurpose::Measure,
         };
         let (predicted, ceiling) = (step.lease.predicted, step.lease.ceiling);
-        self.order(Order::Run(Run { step: step.id, model: step.model, batch, predicted, ceiling, purpose, evictable }));
+        let (step, model, on_shortfall) = (step.id, step.model, self.on_shortfall);
+        self.order(Order::Run(Run { step, model, batch, predicted, ceiling, purpose, on_shortfall, evictable }));
     }
 
     /// Sends made-up rows of which the blocks are recorded. Answered by `Report::Ran`.
     pub(super) fn trace(&self, step: StepId, lease: &Lease, batch: Batch) {
         let (model, predicted, ceiling) = (lease.model, lease.predicted, lease.ceiling);
-        let evictable = Vec::new();
-        self.order(Order::Run(Run { step, model, batch, predicted, ceiling, purpose: RunPurpose::Trace, evictable }));
+        let (purpose, on_shortfall, evictable) = (RunPurpose::Trace, self.on_shortfall, Vec::new());
+        self.order(Order::Run(Run { step, model, batch, predicted, ceiling, purpose, on_shortfall, evictable }));
     }
 
     /// Sends a load. Answered by `Report::Loaded`.

@@ -22,7 +22,7 @@ use super::status::{Board, ModelState, ModelStatus, Statistics};
 use crate::admission::{QueueLimits, RequestLimits};
 use crate::config::{LoadPolicy, ModelConfig};
 use crate::device::profile_store::ProfileStore;
-use crate::device::{Device, Report};
+use crate::device::{Device, OnShortfall, Report};
 use crate::memory::{Budget, BudgetRefusal, DeviceBooks, Ledger, Reading, Terms, TrimPolicy};
 use crate::model::Blueprint;
 use crate::scheduler::{LaneSettings, Scheduler, Settings, WhileNotReady};
@@ -37,6 +37,8 @@ const MESSAGES_PER_TURN: usize = 256;
 pub struct EngineSettings {
     /// How steps are chosen.
     pub scheduler: Settings,
+    /// What happens when a step runs short.
+    pub on_shortfall: OnShortfall,
     /// When cached workspace goes back.
     pub trim: TrimPolicy,
     /// How much may wait for one model.
@@ -184,7 +186,7 @@ pub(super) fn assemble(
     let Opening { registry, scheduler, ledger, statuses, lives } = opening;
     let model_metrics = registry.iter().map(|model| metrics.model(&model.name)).collect();
     let device_metrics = metrics.device(&device.name());
-    let rig = Rig::new(device, profiles, reading, model_metrics, device_metrics)?;
+    let rig = Rig::new(device, profiles, reading, model_metrics, device_metrics, settings.on_shortfall)?;
     let shared = Arc::new(Shared {
         registry,
         board: Board::new(statuses),

@@ -10,7 +10,7 @@ use super::bert::{self, BertConfig, Plan};
 use super::card::ModelCard;
 use super::error::ModelError;
 use super::files::ModelFiles;
-use super::form::DeviceForm;
+use super::form::{DeviceForm, ModelForm};
 use super::layers::Kernels;
 use super::sentence::Sentence;
 use super::weights::{Reader, Weights};
@@ -67,24 +67,29 @@ impl Blueprint {
         let card = Arc::new(card);
         let step_tokens_max = config.step_tokens_max;
         let inner = Inner { card, config: bert, files, weights, sha256, step_tokens_max, content_key };
-        let device = DeviceForm::Cpu;
-        Ok(Blueprint { inner: Arc::new(inner), device, kernels: device.kernels(), steps: device.steps() })
+        Ok(Blueprint::made_for(DeviceForm::Cpu, Arc::new(inner)))
     }
 
     /// The same model for another kind of device: its axes, its content key and what it loads are made for that kind.
     /// A new blueprint is for the CPU.
     #[must_use]
     pub fn for_device(self, device: DeviceForm) -> Blueprint {
-        Blueprint { device, kernels: device.kernels(), steps: device.steps(), ..self }
+        Blueprint::made_for(device, self.inner)
+    }
+
+    fn made_for(device: DeviceForm, inner: Arc<Inner>) -> Blueprint {
+        let BertConfig { width, heads, .. } = inner.config;
+        let kernels = device.kernels(ModelForm { dtype: inner.card.dtype, width, head_size: width / heads });
+        Blueprint { inner, device, kernels, steps: kernels.steps() }
     }
 
     /// The same model on other operations than its device's best.
     ///
     /// # Panics
-    /// For [`Kernels::Framework`], which comes with a device of that form.
+    /// For those of a kind of device, which come with one of that form.
     #[must_use]
     pub fn with_kernels(self, kernels: Kernels) -> Blueprint {
-        assert!(kernels != Kernels::Framework, "the framework's operations are those of a kind of device");
+        assert!(!kernels.are_of_a_device(), "{kernels:?} come with a kind of device");
         Blueprint { kernels, ..self }
     }
 
@@ -97,7 +102,7 @@ impl Blueprint {
     #[must_use]
     pub fn with_form(self, steps: ShapeKind) -> Blueprint {
         assert!(steps != ShapeKind::Generate, "an encoder computes whole rows");
-        assert!(self.kernels != Kernels::Framework || steps == ShapeKind::Padded, "the framework's rows are padded");
+        assert!(!self.kernels.are_of_a_device() || steps == self.steps, "{:?} know one form", self.kernels);
         Blueprint { steps, ..self }
     }
 
@@ -144,7 +149,7 @@ impl Blueprint {
     fn tokens_indexed(&self) -> u32 {
         let Inner { card, config, .. } = &*self.inner;
         match self.kernels {
-            Kernels::Fused | Kernels::Plain => u32::MAX,
+            Kernels::Fused | Kernels::Plain | Kernels::Card => u32::MAX,
             Kernels::Framework => {
                 let each = bert::framework_elements_per_token(config, card.length_max);
                 u32::try_from(framework::ELEMENTS_MAX / each).unwrap_or(u32::MAX)

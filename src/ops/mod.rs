@@ -22,6 +22,7 @@ mod embed;
 mod attention;
 mod pool;
 pub(crate) mod framework;
+pub(crate) mod card;
 
 pub(crate) use activation::Activation;
 pub(crate) use attention::{attention, attention_plain, attention_scratch};

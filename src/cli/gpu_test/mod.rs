@@ -10,6 +10,7 @@ mod injected;
 mod cycle;
 mod foreign;
 mod operations;
+mod kernels;
 mod answers;
 
 use std::io::{self, Write};
@@ -69,7 +70,7 @@ fn never(_: u64) -> Failures {
 
 /// In the order in which they are run. Those that fail on purpose have a process of their own: a process has one
 /// allocator.
-const CHECKS: [Check; 11] = [
+const CHECKS: [Check; 12] = [
     Check { name: "cost", claim: "an allocation and its free cost at most 1.5 us", run: cost::run, failures: never },
     Check { name: "books", claim: "every part of the card's memory is named", run: books::run, failures: never },
     Check { name: "behind", claim: "memory taken behind our back shows", run: behind::run, failures: never },
@@ -78,6 +79,7 @@ const CHECKS: [Check; 11] = [
     Check { name: "cycle", claim: "20 loads and unloads leave nothing", run: cycle::run, failures: never },
     Check { name: "foreign", claim: "what is not ours is left to the driver", run: foreign::run, failures: never },
     Check { name: "operations", claim: "f16 and int8 compute what f32 does", run: operations::run, failures: never },
+    Check { name: "kernels", claim: "our kernels compute what plain code does", run: kernels::run, failures: never },
     Check { name: "answers", claim: "models answer as in f32 on the CPU", run: answers::run, failures: never },
     Check {
         name: "random-failures",

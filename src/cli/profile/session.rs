@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow, bail};
 
 use crate::device::profile_store::ProfileFacts;
 use crate::device::trace::Trace;
-use crate::device::{self, Device, Loader, Order, Ran, Report, Run, RunPurpose, StartOptions};
+use crate::device::{self, Device, Loader, OnShortfall, Order, Ran, Report, Run, RunPurpose, StartOptions};
 use crate::memory::{Measured, Outcome, ProbeRuns, Shape, Slack, Terms};
 use crate::model::{Batch, Blueprint};
 use crate::units::{Bytes, ModelId, StepId};
@@ -101,6 +101,7 @@ impl Session {
             predicted: Bytes::ZERO,
             ceiling: Bytes::MAX,
             purpose,
+            on_shortfall: OnShortfall::Ladder,
             evictable: Vec::new(),
         }))?;
         match self.reports.recv()? {

@@ -5,11 +5,12 @@ use std::time::Instant;
 use candle_core::Device;
 use candle_core::cuda_backend::{CudaDevice, kernels};
 use cudarc::cublas::sys::{cublasSetWorkspace_v2, cublasStatus_t};
-use cudarc::driver::{CudaSlice, DevicePtrMut};
+use cudarc::driver::{CudaSlice, DevicePtr, DevicePtrMut};
 
 use super::card::{Card, Unusable};
 use super::interpose::Scope;
 use crate::device::pools::Slot;
+use crate::ops::card::Operations;
 
 /// Scratch of cuBLAS, as its makers recommend for Hopper; half of it is enough before that. Given to it so that it
 /// takes none of its own at some product's first use.
@@ -40,6 +41,7 @@ impl Tensors {
         unsafe { cuda.disable_event_tracking() };
         let scratch = give_scratch(card, &cuda)?;
         compile(&cuda);
+        prepare(card, &cuda, &scratch).map_err(candle)?;
         card.settle_fixed_at_start();
         Ok(Tensors { device, cuda, _scratch: scratch })
     }
@@ -74,6 +76,13 @@ fn give_scratch(card: &Card, cuda: &CudaDevice) -> Result<CudaSlice<u8>, Unusabl
         cublasStatus_t::CUBLAS_STATUS_SUCCESS => Ok(scratch),
         other => Err(Unusable::Candle { reason: format!("cuBLAS does not take its scratch: {other:?}") }),
     }
+}
+
+/// Loads our own operations. Their products take the same scratch: the stream runs one at a time.
+fn prepare(card: &Card, cuda: &CudaDevice, scratch: &CudaSlice<u8>) -> candle_core::Result<()> {
+    let stream = cuda.cuda_stream();
+    let (pointer, _in_order) = scratch.device_ptr(&stream);
+    Operations::prepare(cuda, card.ordinal() as usize, (pointer, scratch.len()))
 }
 
 /// Loads the modules of all operations that models use.

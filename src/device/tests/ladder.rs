@@ -41,6 +41,22 @@ fn a_row_that_fits_nowhere_is_refused_with_numbers() {
 }
 
 #[test]
+fn without_a_ladder_a_shortfall_is_the_whole_steps() {
+    let bench = Bench::new();
+    let model = ModelId::new(820_010);
+    bench.load(model, settings());
+    bench.room.store(200 << 10, Relaxed);
+    let run = Run { on_shortfall: OnShortfall::Refuse, ..serve(model, rows(13, 4), Bytes::kib(64) * 13) };
+    let ran = bench.run(run);
+    let refused = |row: &Result<Vec<f32>, RowFailure>| matches!(row, Err(RowFailure::OutOfMemory(_)));
+    assert_eq!((ran.rows.len(), ran.rows.iter().all(refused)), (13, true));
+    assert_eq!(
+        (ran.observed.outcome, ran.observed.rungs),
+        (Outcome::OutOfMemory, Rungs { refusals: 1, ..Rungs::default() })
+    );
+}
+
+#[test]
 fn a_single_row_evicts_the_idle_models_it_may() {
     let bench = Bench::new();
     let (model, idle, kept) = (ModelId::new(820_003), ModelId::new(820_004), ModelId::new(820_005));

@@ -95,6 +95,7 @@ fn serve(model: ModelId, batch: Batch, predicted: Bytes) -> Run {
         predicted,
         ceiling: predicted,
         purpose: RunPurpose::Serve,
+        on_shortfall: OnShortfall::Ladder,
         evictable: Vec::new(),
     }
 }

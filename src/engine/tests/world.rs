@@ -10,6 +10,7 @@ use tokio::sync::oneshot::{self, error::TryRecvError};
 use super::machine::{FakeDevice, Machine, Tenant};
 use crate::admission::{QueueLimits, Rejection};
 use crate::config::{LoadPolicy, ModelConfig, Source};
+use crate::device::OnShortfall;
 use crate::device::profile_store::ProfileStore;
 use crate::engine::clock::Clock;
 use crate::engine::core::Core;
@@ -131,6 +132,7 @@ impl World {
         };
         let machine = Arc::new(Mutex::new(Machine::new(offers.iter().enumerate().filter_map(tenant).collect())));
         let settings = EngineSettings {
+            on_shortfall: OnShortfall::Ladder,
             scheduler: Settings::default(),
             trim: TrimPolicy::default(),
             queue: QueueLimits::default(),

@@ -4,8 +4,12 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::config::Pooling;
 use crate::memory::{Axes, ShapeKind};
-use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, SelfAttention, Widths, Workspace};
+#[cfg(feature = "cuda")]
+use crate::model::layers::OnCard;
+use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, Rest, SelfAttention, Widths, Workspace};
 use crate::model::{Batch, Fault, Model, Output, TokenRow};
+#[cfg(feature = "cuda")]
+use crate::ops::card;
 use crate::ops::{Indices, Rows, framework, label, pool, pool_plain};
 
 /// A loaded BERT.
@@ -69,7 +73,7 @@ impl Bert {
 
     fn forward(&self, indices: &Indices, rows: &Rows) -> Result<Vec<Vec<f32>>> {
         let work = label::layer("workspace", None, || {
-            Workspace::new(self.kernels, self.activations, self.widths, rows, &self.device)
+            Workspace::new(self.kernels, self.activations, self.widths, rows, indices, &self.device)
         })?;
         let mut hidden = label::layer("embeddings", None, || self.embeddings.forward(indices, &work, &self.device))?;
         for (index, (attention, feed_forward)) in self.layers.iter().enumerate() {
@@ -77,23 +81,32 @@ impl Bert {
                 feed_forward.forward(attention.forward(hidden, rows, &work)?, &work)
             })?;
         }
-        // The results take the place of what the layers needed: many short rows cost no more than few long ones.
-        drop(work);
-        label::layer("head", None, || self.answer(&hidden, rows))
+        let rest = work.finish();
+        label::layer("head", None, || self.answer(&hidden, rows, rest))
     }
 
     /// What becomes of the last layer's hidden states, on the host.
-    fn answer(&self, hidden: &Tensor, rows: &Rows) -> Result<Vec<Vec<f32>>> {
+    fn answer(&self, hidden: &Tensor, rows: &Rows, rest: Rest) -> Result<Vec<Vec<f32>>> {
         match &self.head {
-            Head::Pool(pooling) => match self.kernels {
-                Kernels::Fused => pool(hidden, rows, *pooling),
-                Kernels::Plain => pool_plain(hidden, rows, *pooling),
-                Kernels::Framework => framework::pool(hidden, rows, *pooling)?.to_vec2(),
+            Head::Pool(pooling) => match (self.kernels, rest) {
+                #[cfg(feature = "cuda")]
+                (_, Rest::Card(OnCard { operations, layout })) => {
+                    card::pool(&operations, hidden, &layout, *pooling)?.to_vec2()
+                }
+                (Kernels::Plain, Rest::None) => pool_plain(hidden, rows, *pooling),
+                (Kernels::Framework, Rest::None) => framework::pool(hidden, rows, *pooling)?.to_vec2(),
+                (Kernels::Fused | Kernels::Card, Rest::None) => pool(hidden, rows, *pooling),
             },
             Head::Classify { pooler, classifier } => {
-                let first = match self.kernels {
-                    Kernels::Fused | Kernels::Plain => Tensor::new(pool(hidden, rows, Pooling::Cls)?, &self.device)?,
-                    Kernels::Framework => framework::first_positions(hidden, rows)?,
+                let first = match (self.kernels, rest) {
+                    #[cfg(feature = "cuda")]
+                    (_, Rest::Card(OnCard { operations, layout })) => {
+                        card::pool(&operations, hidden, &layout, Pooling::Cls)?.to_dtype(self.activations)?
+                    }
+                    (Kernels::Framework, Rest::None) => framework::first_positions(hidden, rows)?,
+                    (Kernels::Fused | Kernels::Plain | Kernels::Card, Rest::None) => {
+                        Tensor::new(pool(hidden, rows, Pooling::Cls)?, &self.device)?
+                    }
                 };
                 let pooled = pooler.forward(&first, self.kernels)?.tanh()?;
                 classifier.forward(&pooled, self.kernels)?.to_dtype(DType::F32)?.to_vec2()

@@ -3,6 +3,8 @@
 use candle_core::{Result, Tensor};
 
 use super::{Linear, Workspace};
+#[cfg(feature = "cuda")]
+use crate::ops::card::{self, Epilogue};
 use crate::ops::label::operation;
 use crate::ops::{Norm, Rows, attention, attention_plain, framework, linear, linear_plain};
 
@@ -34,6 +36,17 @@ impl SelfAttention {
                 let delta = operation("attention output", &shape, || framework::linear(&mixed, &output.weight))?;
                 drop(mixed);
                 operation("attention norm", &shape, || framework::add_norm(&self.norm, &hidden, delta, &output.bias))
+            }
+            #[cfg(feature = "cuda")]
+            Workspace::Card(memory) => {
+                let (card, wide, mixed) = (&*memory.rest.operations, memory.wide(qkv.weight.rows())?, memory.narrow()?);
+                card::linear(card, &hidden, &qkv.weight, Some(&qkv.bias), Epilogue::Bias, &wide)?;
+                card::attention(card, &wide, &memory.rest.layout, self.heads, &mixed)?;
+                // Queries, keys and values are done with: their memory takes the output.
+                let delta = memory.wide(output.weight.rows())?;
+                card::linear(card, &mixed, &output.weight, None, Epilogue::None, &delta)?;
+                card::add_norm(card, &self.norm, &hidden, &delta, Some(&output.bias), &memory.rest.layout)?;
+                Ok(hidden)
             }
             Workspace::Fused(memory) => {
                 let (wide, mixed) = (memory.wide(qkv.weight.rows())?, memory.narrow()?);

@@ -2,7 +2,11 @@
 
 use candle_core::{DType, Device, Result, Tensor};
 
+#[cfg(feature = "cuda")]
+use super::OnCard;
 use super::Workspace;
+#[cfg(feature = "cuda")]
+use crate::ops::card;
 use crate::ops::label::operation;
 use crate::ops::{Indices, Norm, Tables, embed, embed_plain, framework};
 
@@ -19,6 +23,13 @@ impl Embeddings {
         match work {
             Workspace::Plain => embed_plain(&self.tables, indices, &self.norm),
             Workspace::Framework(_) => framework::embed(&self.tables, indices, &self.norm, device),
+            #[cfg(feature = "cuda")]
+            Workspace::Card(memory) => {
+                let hidden = memory.hidden()?;
+                let OnCard { operations, layout } = &memory.rest;
+                card::embed(operations, &self.tables, &self.norm, layout, &hidden)?;
+                Ok(hidden)
+            }
             Workspace::Fused(_) => {
                 let shape = [indices.words.len(), self.tables.words.columns()];
                 let hidden = operation("hidden states", &shape, || Tensor::zeros(&shape, DType::F32, device))?;

@@ -3,6 +3,8 @@
 use candle_core::{Result, Tensor};
 
 use super::{Linear, Workspace};
+#[cfg(feature = "cuda")]
+use crate::ops::card::{self, Epilogue};
 use crate::ops::label::operation;
 use crate::ops::{Activation, Norm, framework, linear, linear_activated, linear_plain};
 
@@ -32,6 +34,14 @@ impl FeedForward {
                 let delta = operation("feed-forward down", &shape, || framework::linear(&inner, &down.weight))?;
                 drop(inner);
                 operation("feed-forward norm", &shape, || framework::add_norm(&self.norm, &hidden, delta, &down.bias))
+            }
+            #[cfg(feature = "cuda")]
+            Workspace::Card(memory) => {
+                let (card, inner, delta) = (&*memory.rest.operations, memory.wide(up.weight.rows())?, memory.narrow()?);
+                card::linear(card, &hidden, &up.weight, Some(&up.bias), self.activation.into(), &inner)?;
+                card::linear(card, &inner, &down.weight, None, Epilogue::None, &delta)?;
+                card::add_norm(card, &self.norm, &hidden, &delta, Some(&down.bias), &memory.rest.layout)?;
+                Ok(hidden)
             }
             Workspace::Fused(memory) => {
                 let (inner, delta) = (memory.wide(up.weight.rows())?, memory.narrow()?);

@@ -3,6 +3,7 @@
 use candle_core::{DType, Result};
 
 use crate::config::Dtype;
+use crate::memory::ShapeKind;
 use crate::ops::{Matrix, framework};
 
 /// Which operations the layers run on. Results are the same within the dtype's precision.
@@ -13,17 +14,32 @@ pub enum Kernels {
     /// The framework's, in f32 and as plain as they can be: slow, and independent of ours. What the others are tested
     /// against.
     Plain,
-    /// The framework's as they are meant to be used: padded rows, activations in the model's dtype. What a device
-    /// without fused operations runs.
+    /// The framework's as they are meant to be used: padded rows, activations in the model's dtype. What a card runs in
+    /// dtypes that ours do not know.
     Framework,
+    /// Those of `ops` for a card: rows laid end to end, activations in the model's dtype, f16 or bf16.
+    Card,
 }
 
 impl Kernels {
+    /// The form of an encoder's steps that they are best at.
+    pub(crate) const fn steps(self) -> ShapeKind {
+        match self {
+            Kernels::Fused | Kernels::Plain | Kernels::Card => ShapeKind::Ragged,
+            Kernels::Framework => ShapeKind::Padded,
+        }
+    }
+
+    /// Whether they are those of a kind of device and run nowhere else.
+    pub(crate) const fn are_of_a_device(self) -> bool {
+        matches!(self, Kernels::Framework | Kernels::Card)
+    }
+
     /// What activations are held as, and with them biases and norms.
     pub(crate) const fn activations(self, dtype: Dtype) -> DType {
         match self {
             Kernels::Fused | Kernels::Plain => DType::F32,
-            Kernels::Framework => framework::activations(dtype),
+            Kernels::Framework | Kernels::Card => framework::activations(dtype),
         }
     }
 
@@ -31,7 +47,7 @@ impl Kernels {
     pub(crate) fn lay_out(self, matrix: Matrix) -> Result<Matrix> {
         match self {
             Kernels::Fused => matrix.into_panels(),
-            Kernels::Plain | Kernels::Framework => Ok(matrix),
+            Kernels::Plain | Kernels::Framework | Kernels::Card => Ok(matrix),
         }
     }
 }

@@ -19,7 +19,7 @@ impl Linear {
     pub(crate) fn forward(&self, x: &Tensor, kernels: Kernels) -> Result<Tensor> {
         let product = match kernels {
             Kernels::Fused | Kernels::Plain => linear_plain(x, &self.weight)?,
-            Kernels::Framework => framework::linear(x, &self.weight)?,
+            Kernels::Framework | Kernels::Card => framework::linear(x, &self.weight)?,
         };
         product.broadcast_add(&self.bias)
     }

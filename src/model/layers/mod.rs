@@ -12,4 +12,6 @@ pub(crate) use embeddings::Embeddings;
 pub(crate) use feed_forward::FeedForward;
 pub use kernels::Kernels;
 pub(crate) use linear::Linear;
-pub(crate) use workspace::{Widths, Workspace};
+#[cfg(feature = "cuda")]
+pub(crate) use workspace::OnCard;
+pub(crate) use workspace::{Rest, Widths, Workspace};

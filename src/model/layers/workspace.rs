@@ -1,11 +1,16 @@
 //! What every layer of one step shares.
 
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
+
 use candle_core::{DType, Device, Result, Tensor};
 
 use super::Kernels;
+#[cfg(feature = "cuda")]
+use crate::ops::card::{self, Layout, Operations};
 use crate::ops::framework::Padding;
 use crate::ops::label::operation;
-use crate::ops::{Rows, attention_scratch};
+use crate::ops::{Indices, Rows, attention_scratch};
 
 /// What a workspace depends on beside the rows.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +33,9 @@ pub(crate) enum Workspace {
     Plain,
     /// So do those of the framework, which know padding by its mask.
     Framework(Padding),
+    /// All memory that the card's operations write to, and what they are launched through.
+    #[cfg(feature = "cuda")]
+    Card(CardMemory),
 }
 
 impl Workspace {
@@ -37,13 +45,39 @@ impl Workspace {
         activations: DType,
         widths: Widths,
         rows: &Rows,
+        indices: &Indices,
         device: &Device,
     ) -> Result<Workspace> {
         Ok(match kernels {
             Kernels::Fused => Workspace::Fused(Memory::new(widths, rows, device)?),
             Kernels::Plain => Workspace::Plain,
             Kernels::Framework => Workspace::Framework(Padding::new(rows, widths.heads, activations, device)?),
+            #[cfg(feature = "cuda")]
+            Kernels::Card => Workspace::Card(CardMemory::new(widths, activations, rows, indices, device)?),
+            #[cfg(not(feature = "cuda"))]
+            Kernels::Card => candle_core::bail!("a program without the feature cuda has no operations for {indices:?}"),
         })
+    }
+}
+
+/// What is left of a workspace when the layers are done with its memory.
+pub(crate) enum Rest {
+    /// Nothing that a head needs.
+    None,
+    /// Where the rows lie.
+    #[cfg(feature = "cuda")]
+    Card(OnCard),
+}
+
+impl Workspace {
+    /// Gives the layers' memory back: the results take its place, so that many short rows cost no more than few long
+    /// ones.
+    pub(crate) fn finish(self) -> Rest {
+        match self {
+            Workspace::Fused(_) | Workspace::Plain | Workspace::Framework(_) => Rest::None,
+            #[cfg(feature = "cuda")]
+            Workspace::Card(memory) => Rest::Card(memory.rest),
+        }
     }
 }
 
@@ -74,6 +108,63 @@ impl Memory {
             wide: zeros("queries, keys, values; inner", &[tokens, widths.inner.max(3 * widths.hidden)])?,
             scratch: zeros("scratch of operations", &[scratch])?,
         })
+    }
+
+    /// Memory of shape (tokens, hidden) whose contents are those of an earlier use.
+    pub(crate) fn narrow(&self) -> Result<Tensor> {
+        self.narrow.reshape((self.tokens, self.widths.hidden))
+    }
+
+    /// Memory of shape (tokens, width); the same for every width, so that only one is in use at a time.
+    pub(crate) fn wide(&self, width: usize) -> Result<Tensor> {
+        self.wide.narrow(0, 0, self.tokens * width)?.reshape((self.tokens, width))
+    }
+}
+
+/// What operations on a card are launched through, and where the step's rows lie on it.
+#[cfg(feature = "cuda")]
+pub(crate) struct OnCard {
+    pub(crate) operations: Arc<Operations>,
+    pub(crate) layout: Layout,
+}
+
+/// Everything a step on a card's operations needs, set aside at its start and used by every layer in turn: peak memory is
+/// `tokens * (2 * hidden + max(3 * hidden, inner))` values of the activations' dtype, the indices, and a constant.
+#[cfg(feature = "cuda")]
+pub(crate) struct CardMemory {
+    pub(crate) rest: OnCard,
+    widths: Widths,
+    tokens: usize,
+    /// (tokens * hidden): the hidden states, from the embeddings to the last layer.
+    hidden: Tensor,
+    /// (tokens * hidden): what attention mixed, then what the feed-forward block adds.
+    narrow: Tensor,
+    /// (tokens * max(3 * hidden, inner)): queries, keys and values; then the attention's output; then the inner values.
+    wide: Tensor,
+}
+
+#[cfg(feature = "cuda")]
+impl CardMemory {
+    fn new(widths: Widths, activations: DType, rows: &Rows, indices: &Indices, device: &Device) -> Result<CardMemory> {
+        let tokens = rows.tokens();
+        let memory = |what, width: usize| {
+            let shape = [tokens, width];
+            operation(what, &shape, || card::memory(tokens * width, activations, device))
+        };
+        let hidden = memory("hidden states", widths.hidden)?;
+        Ok(CardMemory {
+            rest: OnCard { operations: Operations::of(&hidden)?, layout: Layout::new(rows, indices, device)? },
+            widths,
+            tokens,
+            hidden,
+            narrow: memory("mixed, and what is added", widths.hidden)?,
+            wide: memory("queries, keys, values; inner", widths.inner.max(3 * widths.hidden))?,
+        })
+    }
+
+    /// Memory of shape (tokens, hidden) for the hidden states.
+    pub(crate) fn hidden(&self) -> Result<Tensor> {
+        self.hidden.reshape((self.tokens, self.widths.hidden))
     }
 
     /// Memory of shape (tokens, hidden) whose contents are those of an earlier use.

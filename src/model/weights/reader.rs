@@ -81,7 +81,7 @@ impl Reader<'_> {
             })?;
         }
         Ok(match self.kernels {
-            Kernels::Fused | Kernels::Plain => builder.finish(self.device)?,
+            Kernels::Fused | Kernels::Plain | Kernels::Card => builder.finish(self.device)?,
             Kernels::Framework => builder.finish_for_framework(self.device)?,
         })
     }

@@ -40,9 +40,9 @@ const CONNECTIONS: usize = 4;
 pub(super) enum Arm {
     /// As shipped.
     Shipped,
-    /// Batches of so many rows, whatever is free.
+    /// Batches of so many rows, whatever is free; one that does not fit fails its calls.
     Fixed(u32),
-    /// Batches from the profile, but free memory is read at the start only.
+    /// Batches from the profile, but free memory is read at the start only; one that does not fit fails its calls.
     ReadingsOff,
 }
 
@@ -56,8 +56,10 @@ impl Arm {
     fn options(self) -> Vec<String> {
         match self {
             Arm::Shipped => Vec::new(),
-            Arm::Fixed(rows) => vec!["--batching".to_owned(), format!("fixed:{rows}")],
-            Arm::ReadingsOff => vec!["--readings".to_owned(), "off".to_owned()],
+            Arm::Fixed(rows) => {
+                ["--batching", &format!("fixed:{rows}"), "--out-of-memory", "refuse"].map(str::to_owned).into()
+            }
+            Arm::ReadingsOff => ["--readings", "off", "--out-of-memory", "refuse"].map(str::to_owned).into(),
         }
     }
 }

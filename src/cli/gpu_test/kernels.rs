@@ -1,0 +1,193 @@
+//! Our kernels on the card beside the plain versions in f32 on the CPU, over sizes of every kind.
+
+use anyhow::ensure;
+use candle_core::{DType, Device, Result, Tensor};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::stage::Stage;
+use crate::config::{Dtype, Pooling};
+use crate::ops::card::{self, Epilogue, Layout, Operations};
+use crate::ops::{
+    Activation, Indices, Matrix, MatrixBuilder, Norm, Rows, Tables, attention_plain, embed_plain, linear_plain,
+    pool_plain,
+};
+use crate::units::{Bytes, ModelId};
+
+/// Lengths of rows, so that tiles of attention end everywhere: empty rows, rows of one token, and both sides of a tile.
+const LENGTHS: [&[usize]; 5] = [
+    &[1],
+    &[1, 2, 3, 7, 0, 31, 33, 0],
+    &[64, 63, 65, 1, 128, 127, 129, 16],
+    &[512, 3, 511, 500, 70, 0, 256],
+    &[17; 40],
+];
+/// Heads and their size.
+const HEADS: [(usize, usize); 5] = [(1, 64), (12, 32), (16, 64), (3, 96), (4, 128)];
+
+/// How far a result may be off, as a part of the largest magnitude: some units in the last place of the dtype.
+const TOLERANCES: [(DType, Dtype, f32); 2] = [(DType::F16, Dtype::F16, 4e-3), (DType::BF16, Dtype::Bf16, 3e-2)];
+
+/// The largest difference of each operation, as a part of its tolerance.
+#[derive(Default)]
+struct Worst(Vec<(&'static str, f32)>);
+
+impl Worst {
+    fn note(&mut self, name: &'static str, part: f32) {
+        match self.0.iter_mut().find(|(known, _)| *known == name) {
+            // Not `max`: what is not a number has to stay.
+            Some((_, worst)) if !(part <= *worst) => *worst = part,
+            Some(_) => {}
+            None => self.0.push((name, part)),
+        }
+    }
+}
+
+pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
+    const MODEL: ModelId = ModelId::new(8);
+    let mut worst = Worst::default();
+    let (device, account) = stage.load(MODEL, |device| Ok(device.clone()))?;
+    let (mut cases, mut random) = (0, StdRng::seed_from_u64(8));
+    for (dtype, held, tolerance) in TOLERANCES {
+        for lengths in LENGTHS {
+            for (heads, size) in HEADS {
+                let case = Case { dtype, held, tolerance, rows: Rows::ragged(lengths.to_vec()), heads, size };
+                let (found, _) = stage
+                    .step(MODEL, Bytes::gib(4), || case.differences(&device, &mut random))
+                    .map_err(|shortfall| anyhow::anyhow!("out of memory: {shortfall:?}"))?;
+                let found = found.map_err(|fault| anyhow::anyhow!("{case:?}: {fault}"))?;
+                found.into_iter().for_each(|(name, part)| worst.note(name, part));
+                cases += 1;
+            }
+        }
+    }
+    drop(account);
+    let lines: Vec<String> = worst.0.iter().map(|(name, part)| format!("{name} {part:.2}")).collect();
+    let text = format!("{cases} cases; largest difference by its tolerance: {}", lines.join(", "));
+    ensure!(worst.0.iter().all(|(_, part)| *part <= 1.0), "{text}");
+    Ok(text)
+}
+
+#[derive(Debug)]
+struct Case {
+    dtype: DType,
+    held: Dtype,
+    tolerance: f32,
+    rows: Rows,
+    heads: usize,
+    size: usize,
+}
+
+impl Case {
+    fn differences(&self, device: &Device, random: &mut StdRng) -> Result<Vec<(&'static str, f32)>> {
+        let Case { dtype, ref rows, heads, size, .. } = *self;
+        let (tokens, width) = (rows.tokens(), heads * size);
+        let inner = 3 * width;
+        let mut tensor = |shape: &[usize], scale: f32| self.tensor(shape, scale, random);
+        let (x, bias, qkv) = (tensor(&[tokens, width], 2.0)?, tensor(&[inner], 1.0)?, tensor(&[tokens, inner], 2.0)?);
+        let (delta, delta_bias) = (tensor(&[tokens, width], 2.0)?, tensor(&[width], 1.0)?);
+        let norm = Norm { weight: tensor(&[width], 1.0)?, bias: tensor(&[width], 1.0)?, epsilon: 1e-6 };
+        let weights = tensor(&[inner, width], 0.3)?;
+        let [words, positions, types] =
+            [(29, 1.0), (520, 1.0), (2, 1.0)].map(|(rows, scale)| tensor(&[rows, width], scale));
+        let (words, positions, types) = (words?, positions?, types?);
+        let mut ids = |bound: u32| (0..tokens).map(|_| random.random_range(0..bound)).collect::<Vec<u32>>();
+        let indices = Indices { words: ids(29), positions: ids(520), types: ids(2) };
+
+        let here = |tensor: &Tensor| tensor.to_dtype(dtype)?.to_device(device);
+        let empty = |shape: &[usize]| Tensor::zeros(shape, dtype, device);
+        let (matrix, matrix_f32) = (self.matrix(&weights, device)?, self.matrix(&weights, &Device::Cpu)?);
+        let tables = |device: &Device| -> Result<Tables> {
+            Ok(Tables {
+                words: self.matrix(&words, device)?,
+                positions: self.matrix(&positions, device)?,
+                types: self.matrix(&types, device)?,
+            })
+        };
+        let norm_here = Norm { weight: here(&norm.weight)?, bias: here(&norm.bias)?, ..norm };
+        let layout = Layout::new(rows, &indices, device)?;
+        let operations = Operations::of(&empty(&[1])?)?;
+        let card = &*operations;
+        let mut differences = Vec::new();
+        let mut compare = |name, found: &Tensor, expected: &Tensor| -> Result<()> {
+            differences.push((name, self.difference(found, expected)?));
+            Ok(())
+        };
+
+        let x_here = here(&x)?;
+        let product = linear_plain(&x, &matrix_f32)?;
+        let gelu = Activation::GeluTanh.apply_plain(&product, &bias)?;
+        let relu = Activation::Relu.apply_plain(&product, &bias)?;
+        let biased = product.broadcast_add(&bias)?;
+        let epilogues = [
+            (Epilogue::None, &product),
+            (Epilogue::Bias, &biased),
+            (Epilogue::BiasGelu, &gelu),
+            (Epilogue::BiasRelu, &relu),
+        ];
+        for (epilogue, expected) in epilogues {
+            let y = empty(&[tokens, inner])?;
+            card::linear(card, &x_here, &matrix, Some(&here(&bias)?), epilogue, &y)?;
+            compare("linear", &y, expected)?;
+        }
+        let mixed = empty(&[tokens, width])?;
+        card::attention(card, &here(&qkv)?, &layout, heads, &mixed)?;
+        let no_bias = Tensor::zeros(inner, DType::F32, &Device::Cpu)?;
+        // The plain versions know no rows without tokens, which take no place.
+        let lengths: Vec<usize> = rows.iter().map(|(_, length)| length).filter(|length| *length > 0).collect();
+        let filled = Rows::ragged(lengths);
+        compare("attention", &mixed, &attention_plain(&qkv, &no_bias, &filled, heads)?)?;
+
+        let in_place = here(&x)?.copy()?;
+        card::add_norm(card, &norm_here, &in_place, &here(&delta)?, Some(&here(&delta_bias)?), &layout)?;
+        compare("norm", &in_place, &norm.add_plain(&x, &delta, &delta_bias)?)?;
+
+        let hidden = empty(&[tokens, width])?;
+        card::embed(card, &tables(device)?, &norm_here, &layout, &hidden)?;
+        compare("embeddings", &hidden, &embed_plain(&tables(&Device::Cpu)?, &indices, &norm)?)?;
+
+        let with_tokens: Vec<u32> =
+            (0u32..).zip(rows.iter()).filter(|(_, (_, length))| *length > 0).map(|(row, _)| row).collect();
+        for pooling in [Pooling::Mean, Pooling::Cls, Pooling::Last] {
+            let pooled = card::pool(card, &x_here, &layout, pooling)?;
+            let pooled = pooled.to_device(&Device::Cpu)?;
+            let all = pooled.index_select(&Tensor::new(with_tokens.as_slice(), &Device::Cpu)?, 0)?;
+            let expected = pool_plain(&x, &filled, pooling)?;
+            compare("pooling", &all, &Tensor::new(expected, &Device::Cpu)?)?;
+        }
+        Ok(differences)
+    }
+
+    /// Random values that the dtype can hold, in f32 on the CPU.
+    fn tensor(&self, shape: &[usize], scale: f32, random: &mut StdRng) -> Result<Tensor> {
+        let count: usize = shape.iter().product();
+        let values: Vec<f32> = (0..count).map(|_| random.random_range(-scale..scale)).collect();
+        Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(self.dtype)?.to_dtype(DType::F32)
+    }
+
+    fn matrix(&self, values: &Tensor, device: &Device) -> Result<Matrix> {
+        let (rows, columns) = values.dims2()?;
+        let mut builder = MatrixBuilder::new(self.held, rows, columns);
+        if builder.push(&values.flatten_all()?.to_vec1::<f32>()?).is_err() {
+            candle_core::bail!("the values are made to be held");
+        }
+        builder.finish(device)
+    }
+
+    /// The largest difference, as a part of what may be.
+    fn difference(&self, found: &Tensor, expected: &Tensor) -> Result<f32> {
+        let values =
+            |tensor: &Tensor| tensor.to_dtype(DType::F32)?.to_device(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>();
+        let (found, expected) = (values(found)?, values(expected)?);
+        let largest = expected.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+        let mut worst = 0f32;
+        for (found, expected) in found.iter().zip(&expected) {
+            let difference = (found - expected).abs();
+            // Not `max`: what is not a number has to stay.
+            if !(difference <= worst) {
+                worst = difference;
+            }
+        }
+        Ok(worst / (self.tolerance * largest.max(1e-3)))
+    }
+}

@@ -1,0 +1,192 @@
+//! cublasLt's descriptors of a product, which end with it.
+
+use std::ffi::c_void;
+use std::mem::{MaybeUninit, size_of};
+
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys;
+use cudarc::driver::CudaStream;
+
+use super::gemm::{Epilogue, Gemm, Key};
+use super::tensors::Address;
+
+/// One of cublasLt's ways to compute a product.
+pub(super) type Algorithm = sys::cublasLtMatmulAlgo_t;
+
+/// Where the parts of a product lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    /// (tokens, inputs)
+    pub(super) x: Address,
+    /// (outputs, inputs)
+    pub(super) weight: Address,
+    /// (outputs), for epilogues that add it.
+    pub(super) bias: Address,
+    /// (tokens, outputs)
+    pub(super) y: Address,
+}
+
+/// cublasOperation_t's name for "transposed".
+const TRANSPOSED: i32 = 1;
+
+/// What is multiplied, in cublasLt's terms.
+pub(super) struct Shape {
+    operation: sys::cublasLtMatmulDesc_t,
+    weight: Layout,
+    x: Layout,
+    y: Layout,
+    epilogue: Epilogue,
+}
+
+impl Shape {
+    pub(super) fn new(key: Key) -> Result<Shape, CublasError> {
+        let Key { bf16, tokens, inputs, outputs, epilogue } = key;
+        let dtype = if bf16 { sys::cudaDataType::CUDA_R_16BF } else { sys::cudaDataType::CUDA_R_16F };
+        let weight = Layout::new(dtype, inputs, outputs)?;
+        let x = Layout::new(dtype, inputs, tokens)?;
+        let y = Layout::new(dtype, outputs, tokens)?;
+        let operation =
+            result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType::CUDA_R_32F)?;
+        let shape = Shape { operation, weight, x, y, epilogue };
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        shape.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
+        let kind = match epilogue {
+            Epilogue::None => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
+            Epilogue::Bias => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
+            Epilogue::BiasGelu => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_BIAS,
+            Epilogue::BiasRelu => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS,
+        };
+        shape.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &kind)?;
+        Ok(shape)
+    }
+
+    /// Up to `most` ways, the one that cublasLt believes in most first.
+    pub(super) fn guesses(&self, gemm: &Gemm, most: usize) -> Result<Vec<Algorithm>, CublasError> {
+        let preference = Preference::new(gemm.scratch_bytes)?;
+        let mut found = vec![MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::uninit(); most];
+        let mut count = 0;
+        // SAFETY: all descriptors are alive, and there is room for `most` results. What is there before is not read (beta
+        // is 0), so that C may have D's layout.
+        unsafe {
+            sys::cublasLtMatmulAlgoGetHeuristic(
+                gemm.handle,
+                self.operation,
+                self.weight.0,
+                self.x.0,
+                self.y.0,
+                self.y.0,
+                preference.0,
+                most as i32,
+                found.as_mut_ptr().cast(),
+                &mut count,
+            )
+            .result()?;
+        }
+        // SAFETY: as many as it counted are there.
+        let found = found.into_iter().take(count as usize).map(|result| unsafe { result.assume_init() });
+        let works = |result: &sys::cublasLtMatmulHeuristicResult_t| result.state.result().is_ok();
+        Ok(found.filter(works).map(|result| result.algo).collect())
+    }
+
+    /// Queues a product of `tokens` rows.
+    pub(super) fn queue(
+        &self,
+        gemm: &Gemm,
+        algorithm: &Algorithm,
+        tokens: usize,
+        places: Places,
+        stream: &CudaStream,
+    ) -> Result<(), CublasError> {
+        let Places { x, weight, bias, y } = places;
+        if self.epilogue != Epilogue::None {
+            self.set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
+        }
+        self.x.set_columns(tokens)?;
+        self.y.set_columns(tokens)?;
+        let (alpha, beta) = (1f32, 0f32);
+        // SAFETY: the caller's addresses hold what the layouts say; scratch is large enough for the algorithm, which was
+        // chosen with its size for at least as many tokens.
+        unsafe {
+            result::matmul(
+                gemm.handle,
+                self.operation,
+                (&raw const alpha).cast(),
+                (&raw const beta).cast(),
+                weight as *const c_void,
+                self.weight.0,
+                x as *const c_void,
+                self.x.0,
+                y as *const c_void,
+                self.y.0,
+                y as *mut c_void,
+                self.y.0,
+                algorithm,
+                gemm.scratch as *mut c_void,
+                gemm.scratch_bytes,
+                stream.cu_stream().cast(),
+            )
+        }
+    }
+
+    fn set<T>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &T) -> Result<(), CublasError> {
+        let value = std::ptr::from_ref(value).cast::<c_void>();
+        // SAFETY: the descriptor is alive, and cublasLt copies as many bytes as the value has.
+        unsafe { result::set_matmul_desc_attribute(self.operation, attribute, value, size_of::<T>()) }
+    }
+}
+
+impl Drop for Shape {
+    fn drop(&mut self) {
+        // SAFETY: it was created with the shape; queued products do not read it.
+        let _ = unsafe { result::destroy_matmul_desc(self.operation) };
+    }
+}
+
+/// The layout of a column-major matrix without gaps.
+struct Layout(sys::cublasLtMatrixLayout_t);
+
+impl Layout {
+    fn new(dtype: sys::cudaDataType, rows: usize, columns: usize) -> Result<Layout, CublasError> {
+        Ok(Layout(result::create_matrix_layout(dtype, rows as u64, columns as u64, rows as i64)?))
+    }
+
+    fn set_columns(&self, columns: usize) -> Result<(), CublasError> {
+        let (columns, attribute) = (columns as u64, sys::cublasLtMatrixLayoutAttribute_t::CUBLASLT_MATRIX_LAYOUT_COLS);
+        // SAFETY: the layout is alive, and cublasLt copies the number.
+        unsafe { result::set_matrix_layout_attribute(self.0, attribute, (&raw const columns).cast(), size_of::<u64>()) }
+    }
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // SAFETY: it was created here, and nothing uses it any more.
+        let _ = unsafe { result::destroy_matrix_layout(self.0) };
+    }
+}
+
+/// How much scratch an algorithm may take.
+struct Preference(sys::cublasLtMatmulPreference_t);
+
+impl Preference {
+    fn new(scratch_bytes: usize) -> Result<Preference, CublasError> {
+        let preference = Preference(result::create_matmul_pref()?);
+        let attribute = sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
+        // SAFETY: the preference is alive, and cublasLt copies the number.
+        unsafe {
+            result::set_matmul_pref_attribute(
+                preference.0,
+                attribute,
+                (&raw const scratch_bytes).cast(),
+                size_of::<usize>(),
+            )?;
+        }
+        Ok(preference)
+    }
+}
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: it was created here, and nothing uses it any more.
+        let _ = unsafe { result::destroy_matmul_pref(self.0) };
+    }
+}

@@ -1,0 +1,202 @@
+//! Products with matrices of weights, through cublasLt.
+//!
+//! Row-major `y = x * w transposed` is column-major `y' = w * x'`, with the outputs as rows: so the bias runs along the
+//! rows, as cublasLt's epilogues want it, and nothing is transposed in memory.
+//!
+//! What has to be found out for a product (descriptors, and which of cublasLt's kernels is fastest) is kept by shape. A
+//! step's number of tokens is anything; which kernel is fastest changes slowly with it, so that one answer serves a range
+//! of them. cublasLt's own first guess is up to 15 % slower than the best of its guesses, so that large products try
+//! several when they meet a new range: once, some milliseconds.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use candle_core::{DType, Result, bail};
+use cudarc::cublaslt::{result, sys};
+use cudarc::driver::CudaStream;
+use cudarc::driver::sys::CUevent_flags_enum::CU_EVENT_DEFAULT;
+
+use super::cublas_lt::{Algorithm, Places, Shape};
+
+use super::tensors::Address;
+use crate::ops::Activation;
+
+/// Numbers of tokens that share a plan differ by less than an eighth, and small ones by less than this.
+const TOKEN_STEP: usize = 64;
+
+/// Products of fewer tokens take cublasLt's first guess: their time is that of reading the weights.
+const TRIED_FROM: usize = 512;
+
+/// How many of cublasLt's guesses are tried, and how often: the first run warms up, the best of the others counts.
+const GUESSES: usize = 8;
+const RUNS: usize = 4;
+
+/// Another guess has to be so much faster than the first one to be taken: less is noise.
+const GAIN_MIN: f32 = 0.98;
+
+/// The number of tokens that a plan for so many is made for.
+fn rounded(tokens: usize) -> usize {
+    let eighth = (tokens.next_power_of_two() / 16).max(TOKEN_STEP);
+    tokens.next_multiple_of(eighth)
+}
+
+/// What follows a product in the same pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Epilogue {
+    /// Nothing.
+    None,
+    /// The bias of each output.
+    Bias,
+    /// The bias, then GELU by its tanh formula. It differs from the exact one by less than 5e-4, half of what one unit in
+    /// the last place of f16 is at 1.
+    BiasGelu,
+    /// The bias, then max(x, 0).
+    BiasRelu,
+}
+
+impl From<Activation> for Epilogue {
+    fn from(activation: Activation) -> Epilogue {
+        match activation {
+            Activation::Gelu | Activation::GeluTanh => Epilogue::BiasGelu,
+            Activation::Relu => Epilogue::BiasRelu,
+        }
+    }
+}
+
+/// One product.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Product {
+    /// Elements of all matrices and of the bias: f16 or bf16; sums are f32.
+    pub(super) dtype: DType,
+    pub(super) tokens: usize,
+    pub(super) inputs: usize,
+    pub(super) outputs: usize,
+    pub(super) epilogue: Epilogue,
+    pub(super) places: Places,
+}
+
+/// What a product is looked up by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    pub(super) bf16: bool,
+    /// Rounded up.
+    pub(super) tokens: usize,
+    pub(super) inputs: usize,
+    pub(super) outputs: usize,
+    pub(super) epilogue: Epilogue,
+}
+
+/// cublasLt, with scratch of ours.
+pub(super) struct Gemm {
+    pub(super) handle: sys::cublasLtHandle_t,
+    pub(super) scratch: Address,
+    pub(super) scratch_bytes: usize,
+    plans: Mutex<HashMap<Key, Plan>>,
+}
+
+// SAFETY: cublasLt's handle may be used from any thread; descriptors are only reached through the lock.
+unsafe impl Send for Gemm {}
+// SAFETY: as above.
+unsafe impl Sync for Gemm {}
+
+/// Everything about products of one range of shapes.
+struct Plan {
+    shape: Shape,
+    algorithm: Algorithm,
+}
+
+impl Gemm {
+    /// `scratch` is memory on the card that nobody else uses while a product runs.
+    pub(super) fn new(scratch: Address, scratch_bytes: usize) -> Result<Gemm> {
+        let handle = result::create_handle().map_err(candle_core::Error::wrap)?;
+        Ok(Gemm { handle, scratch, scratch_bytes, plans: Mutex::default() })
+    }
+
+    /// Queues a product.
+    pub(super) fn run(&self, product: Product, stream: &CudaStream) -> Result<()> {
+        let Product { dtype, tokens, inputs, outputs, epilogue, places } = product;
+        if tokens == 0 {
+            return Ok(());
+        }
+        if !matches!(dtype, DType::F16 | DType::BF16) {
+            bail!("products here are of f16 or bf16, not of {dtype:?}");
+        }
+        let key = Key { bf16: dtype == DType::BF16, tokens: rounded(tokens), inputs, outputs, epilogue };
+        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = match plans.get(&key) {
+            Some(plan) => plan,
+            None => {
+                let plan = self.plan(key, tokens, places, stream)?;
+                plans.entry(key).or_insert(plan)
+            }
+        };
+        plan.shape.queue(self, &plan.algorithm, tokens, places, stream).map_err(candle_core::Error::wrap)
+    }
+
+    fn plan(&self, key: Key, tokens: usize, places: Places, stream: &CudaStream) -> Result<Plan> {
+        let shape = Shape::new(key).map_err(candle_core::Error::wrap)?;
+        let guesses = if tokens < TRIED_FROM { 1 } else { GUESSES };
+        let guesses = shape.guesses(self, guesses).map_err(candle_core::Error::wrap)?;
+        let Some(mut algorithm) = guesses.first().copied() else {
+            bail!("cublasLt knows no way to multiply {key:?}");
+        };
+        if guesses.len() > 1 {
+            // What was queued before is not to be counted in.
+            stream.synchronize().map_err(candle_core::Error::wrap)?;
+            let mut best = f32::INFINITY;
+            for (number, guess) in guesses.into_iter().enumerate() {
+                let Some(time) = self.time(&shape, &guess, tokens, places, stream)? else { continue };
+                if number == 0 || time < best * GAIN_MIN {
+                    (algorithm, best) = (guess, time);
+                }
+            }
+        }
+        Ok(Plan { shape, algorithm })
+    }
+
+    /// The milliseconds of a product; `None` if this way does not work for this number of tokens.
+    fn time(
+        &self,
+        shape: &Shape,
+        guess: &Algorithm,
+        tokens: usize,
+        places: Places,
+        stream: &CudaStream,
+    ) -> Result<Option<f32>> {
+        let event = || stream.record_event(Some(CU_EVENT_DEFAULT)).map_err(candle_core::Error::wrap);
+        let mut best = f32::INFINITY;
+        for run in 0..RUNS {
+            let start = event()?;
+            if shape.queue(self, guess, tokens, places, stream).is_err() {
+                return Ok(None);
+            }
+            let time = start.elapsed_ms(&event()?).map_err(candle_core::Error::wrap)?;
+            if run > 0 {
+                best = best.min(time);
+            }
+        }
+        Ok(Some(best))
+    }
+}
+
+impl Drop for Gemm {
+    fn drop(&mut self) {
+        // SAFETY: it was created here, and nothing uses it any more.
+        let _ = unsafe { result::destroy_handle(self.handle) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_numbers_of_tokens_have_plans_of_their_own() {
+        let all: std::collections::BTreeSet<usize> = (1..=32_768).map(rounded).collect();
+        assert!(all.len() <= 64, "{} plans", all.len());
+        for tokens in 1..=32_768 {
+            let plan = rounded(tokens);
+            assert!(plan >= tokens && plan < tokens + (tokens / 8).max(TOKEN_STEP), "{tokens}: {plan}");
+        }
+    }
+}

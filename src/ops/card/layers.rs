@@ -1,0 +1,173 @@
+//! The operations: each checks what it is given and queues its kernel.
+
+use candle_core::{DType, Result, Tensor, bail};
+use cudarc::driver::PushKernelArg;
+
+use super::HEAD_SIZES;
+use super::cublas_lt::Places;
+use super::gemm::{Epilogue, Product};
+use super::layout::Layout;
+use super::operations::{Operations, launch};
+use super::tensors::{address, address_of};
+use crate::config::Pooling;
+use crate::ops::matrix::Held;
+use crate::ops::{Matrix, Norm, Tables};
+
+/// How far before and behind it a position sees, where that is not limited.
+const EVERYTHING: i32 = 1 << 30;
+
+/// Threads of a block that pools a row.
+const POOL_THREADS: u32 = 512;
+
+/// `y = x * weight transposed`, and what follows: the bias of each output, an activation. `x` (tokens, inputs)
+/// and `y` (tokens, outputs) are of the dtype of the weights.
+pub(crate) fn linear(
+    operations: &Operations,
+    x: &Tensor,
+    weight: &Matrix,
+    bias: Option<&Tensor>,
+    epilogue: Epilogue,
+    y: &Tensor,
+) -> Result<()> {
+    let Held::Rows(weights) = weight.held() else { bail!("the matrix is not held as it is computed with") };
+    let (tokens, inputs) = x.dims2()?;
+    let (outputs, dtype) = (weight.rows(), weights.dtype());
+    assert_eq!(inputs, weight.columns(), "a product's matrices fit");
+    let bias = match (epilogue, bias) {
+        (Epilogue::None, _) => 0,
+        (_, Some(bias)) => address_of(bias, dtype, &[outputs])?,
+        (_, None) => bail!("there is no bias to add"),
+    };
+    let places = Places {
+        x: address(x, dtype)?,
+        weight: address_of(weights, dtype, &[outputs, inputs])?,
+        bias,
+        y: address_of(y, dtype, &[tokens, outputs])?,
+    };
+    let product = Product { dtype, tokens, inputs, outputs, epilogue, places };
+    operations.gemm.run(product, &operations.stream)
+}
+
+/// Attention of every position to all of its row. `qkv` is (tokens, 3 * heads * size) with its biases, `out`
+/// (tokens, heads * size).
+pub(crate) fn attention(
+    operations: &Operations,
+    qkv: &Tensor,
+    layout: &Layout,
+    heads: usize,
+    out: &Tensor,
+) -> Result<()> {
+    let (tokens, width) = out.dims2()?;
+    let (size, dtype) = (width / heads, out.dtype());
+    let Some(index) = HEAD_SIZES.iter().position(|known| *known == size) else {
+        bail!("attention is compiled for heads of {HEAD_SIZES:?} values, not of {size}");
+    };
+    if layout.tiles == 0 {
+        return Ok(());
+    }
+    if 3 * width * tokens > u32::MAX as usize {
+        bail!("{tokens} tokens are more than attention indexes");
+    }
+    let forms = &operations.functions(dtype)?.attention[index];
+    let tiled = if layout.long { &forms.long } else { &forms.short };
+    debug_assert_eq!(tiled.queries, if layout.long { 128 } else { 64 }, "tiles are those that the layout lists");
+    let (qkv, out) = (address_of(qkv, dtype, &[tokens, 3 * width])?, address(out, dtype)?);
+    let (tiles, key_heads, stride) = (layout.tile_list(), heads as i32, 3 * width as u32);
+    // The kernel's exponents are of 2.
+    let scale = std::f32::consts::LOG2_E / (size as f32).sqrt();
+    let config = launch((heads, layout.tiles), tiled.threads, tiled.shared_bytes)?;
+    let mut arguments = operations.stream.launch_builder(&tiled.function);
+    arguments.arg(&qkv).arg(&out).arg(&tiles).arg(&key_heads).arg(&stride).arg(&scale);
+    arguments.arg(&EVERYTHING).arg(&EVERYTHING);
+    // SAFETY: the arguments are those that the kernel declares; the tensors have the shapes that it reads and writes, as
+    // far as the tiles say, which are inside the rows.
+    unsafe { arguments.launch(config) }.map_err(candle_core::Error::wrap)?;
+    Ok(())
+}
+
+/// `x = norm(x + delta + bias)`, row by row, in place. Both are (tokens, width).
+pub(crate) fn add_norm(
+    operations: &Operations,
+    norm: &Norm,
+    x: &Tensor,
+    delta: &Tensor,
+    bias: Option<&Tensor>,
+    layout: &Layout,
+) -> Result<()> {
+    let (rows, width) = x.dims2()?;
+    let dtype = x.dtype();
+    assert!(layout.tokens <= rows, "there is a row for every token");
+    if layout.tokens == 0 {
+        return Ok(());
+    }
+    let (function, config) = operations.functions(dtype)?.add_norm(layout.tokens, width)?;
+    let (out, nothing) = (address(x, dtype)?, 0u64);
+    let delta = address_of(delta, dtype, &[rows, width])?;
+    let bias = bias.map_or(Ok(0), |bias| address_of(bias, dtype, &[width]))?;
+    let (weight, offset) = (address_of(&norm.weight, dtype, &[width])?, address_of(&norm.bias, dtype, &[width])?);
+    let (tokens, width) = (layout.tokens as i32, width as i32);
+    let mut arguments = operations.stream.launch_builder(function);
+    arguments.arg(&out).arg(&nothing).arg(&delta).arg(&out).arg(&bias).arg(&weight).arg(&offset);
+    arguments.arg(&tokens).arg(&width).arg(&norm.epsilon);
+    // SAFETY: the arguments are those that the kernel declares; it reads and writes `tokens` rows of `width` values.
+    unsafe { arguments.launch(config) }.map_err(candle_core::Error::wrap)?;
+    Ok(())
+}
+
+/// The normalized sum of word, position and type embeddings into `out` (tokens, width).
+pub(crate) fn embed(
+    operations: &Operations,
+    tables: &Tables,
+    norm: &Norm,
+    layout: &Layout,
+    out: &Tensor,
+) -> Result<()> {
+    let (rows, width) = out.dims2()?;
+    let dtype = out.dtype();
+    assert!(layout.tokens <= rows, "there is a row for every token");
+    if layout.tokens == 0 {
+        return Ok(());
+    }
+    let (function, config) = operations.functions(dtype)?.embed(layout.tokens, width)?;
+    let table = |matrix: &Matrix| match matrix.held() {
+        Held::Rows(rows) => Ok((address_of(rows, dtype, &[matrix.rows(), width])?, matrix.rows() as u32)),
+        _ => bail!("the table is not held as it is read"),
+    };
+    let [word_ids, position_ids, type_ids] = layout.ids();
+    let (words, positions, types) = (table(&tables.words)?, table(&tables.positions)?, table(&tables.types)?);
+    let (weight, offset) = (address_of(&norm.weight, dtype, &[width])?, address_of(&norm.bias, dtype, &[width])?);
+    let (out, tokens, width) = (address(out, dtype)?, layout.tokens as i32, width as i32);
+    let mut arguments = operations.stream.launch_builder(function);
+    arguments.arg(&out).arg(&words.0).arg(&word_ids).arg(&words.1);
+    arguments.arg(&positions.0).arg(&position_ids).arg(&positions.1);
+    arguments.arg(&types.0).arg(&type_ids).arg(&types.1);
+    arguments.arg(&weight).arg(&offset).arg(&tokens).arg(&width).arg(&norm.epsilon);
+    // SAFETY: the arguments are those that the kernel declares; ids outside their table are read as its last row.
+    unsafe { arguments.launch(config) }.map_err(candle_core::Error::wrap)?;
+    Ok(())
+}
+
+/// One vector for each row, (rows, width) in f32.
+pub(crate) fn pool(operations: &Operations, hidden: &Tensor, layout: &Layout, pooling: Pooling) -> Result<Tensor> {
+    let (tokens, width) = hidden.dims2()?;
+    let dtype = hidden.dtype();
+    assert!(layout.tokens <= tokens, "there is a row for every token");
+    let out = Tensor::zeros((layout.rows, width), DType::F32, hidden.device())?;
+    if layout.rows == 0 {
+        return Ok(out);
+    }
+    let function = &operations.functions(dtype)?.pool;
+    let config = launch((layout.rows, 1), POOL_THREADS, 0)?;
+    let (to, from, starts) = (address(&out, DType::F32)?, address(hidden, dtype)?, layout.starts());
+    let which = match pooling {
+        Pooling::Mean => 0i32,
+        Pooling::Cls => 1,
+        Pooling::Last => 2,
+    };
+    let (columns, as_it_is) = (width as i32, 0i32);
+    let mut arguments = operations.stream.launch_builder(function);
+    arguments.arg(&to).arg(&from).arg(&starts).arg(&columns).arg(&which).arg(&as_it_is);
+    // SAFETY: the arguments are those that the kernel declares; rows end inside the tokens.
+    unsafe { arguments.launch(config) }.map_err(candle_core::Error::wrap)?;
+    Ok(out)
+}

@@ -1,0 +1,44 @@
+//! The operations of an encoder on a card: kernels of `kernels/` and products through cublasLt, over ragged rows.
+//!
+//! Activations have the model's dtype, f16 or bf16, and the shape (tokens, width): the rows end to end, nothing between
+//! them. All memory is set aside by the step before the first operation; an operation checks shapes, dtypes and places,
+//! and queues its kernel on the card's one stream. The specification of each is the operation of the same name on the
+//! CPU, and what says that they agree is the tests that run on a card.
+
+#[cfg(feature = "cuda")]
+mod tensors;
+#[cfg(feature = "cuda")]
+mod cublas_lt;
+#[cfg(feature = "cuda")]
+mod gemm;
+#[cfg(feature = "cuda")]
+mod layout;
+#[cfg(feature = "cuda")]
+mod operations;
+#[cfg(feature = "cuda")]
+mod layers;
+
+#[cfg(feature = "cuda")]
+pub(crate) use gemm::Epilogue;
+#[cfg(feature = "cuda")]
+pub(crate) use layers::{add_norm, attention, embed, linear, pool};
+#[cfg(feature = "cuda")]
+pub(crate) use layout::Layout;
+#[cfg(feature = "cuda")]
+pub(crate) use operations::Operations;
+#[cfg(feature = "cuda")]
+pub(crate) use tensors::memory;
+
+/// Head sizes that attention is compiled for.
+const HEAD_SIZES: [usize; 4] = [32, 64, 96, 128];
+
+/// Widths that kernels over whole rows are compiled for: one takes those up to its own.
+const WIDTHS: [usize; 7] = [256, 512, 768, 1024, 2048, 4096, 8192];
+
+/// Values of a 16-byte access: widths are multiples of this.
+const VECTOR: usize = 8;
+
+/// Whether there are kernels for hidden states of this width with heads of this size.
+pub(crate) fn computes(width: usize, head_size: usize) -> bool {
+    HEAD_SIZES.contains(&head_size) && width.is_multiple_of(VECTOR) && width <= WIDTHS[WIDTHS.len() - 1]
+}

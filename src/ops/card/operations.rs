@@ -1,0 +1,172 @@
+//! What the operations of one card are launched through: compiled kernels, cublasLt, the stream.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use candle_core::{CudaDevice, DType, Result, Tensor, bail};
+use cudarc::driver::sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+use cudarc::driver::{CudaFunction, CudaModule, CudaStream, LaunchConfig};
+use cudarc::nvrtc::Ptx;
+
+use super::gemm::Gemm;
+use super::tensors::{Address, ordinal};
+use super::{HEAD_SIZES, VECTOR, WIDTHS};
+
+/// The kernels, compiled for every architecture that the build was told of.
+macro_rules! compiled {
+    ($($name:literal),+) => { [$(($name, include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin")))),+] };
+}
+
+static KERNELS: [(&str, &[u8]); 4] = compiled!["attention", "embed", "norm", "pool"];
+
+/// All that runs on one card. One stream, used by one thread at a time.
+pub(crate) struct Operations {
+    pub(super) stream: Arc<CudaStream>,
+    pub(super) gemm: Gemm,
+    f16: Functions,
+    bf16: Functions,
+}
+
+/// By the card's number. A process has one set for each card that it uses, from the first use to its end.
+static OPERATIONS: OnceLock<Mutex<HashMap<usize, Arc<Operations>>>> = OnceLock::new();
+
+impl Operations {
+    /// Loads everything onto a card, so that no step has to. `scratch` is memory of it that is used by nobody but one
+    /// product at a time, for as long as the process lives; of several for one card the last is used.
+    ///
+    /// # Errors
+    /// If the card is of an architecture that the kernels were not compiled for, or has no room for them.
+    pub(crate) fn prepare(device: &CudaDevice, number: usize, scratch: (Address, usize)) -> Result<()> {
+        let stream = device.cuda_stream();
+        let modules = KERNELS
+            .iter()
+            .map(|(name, code)| {
+                let module = stream.context().load_module(Ptx::from_binary(code.to_vec()));
+                module.map_err(|error| candle_core::Error::msg(format!("the kernels of {name}: {error}")))
+            })
+            .collect::<Result<Vec<Arc<CudaModule>>>>()?;
+        let operations = Operations {
+            gemm: Gemm::new(scratch.0, scratch.1)?,
+            f16: Functions::load(&modules, "f16")?,
+            bf16: Functions::load(&modules, "bf16")?,
+            stream,
+        };
+        let all = OPERATIONS.get_or_init(Mutex::default);
+        all.lock().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::new(operations));
+        Ok(())
+    }
+
+    /// Those of the card that a tensor is on.
+    ///
+    /// # Errors
+    /// If it is on none that was prepared.
+    pub(crate) fn of(tensor: &Tensor) -> Result<Arc<Operations>> {
+        let found = ordinal(tensor).and_then(|number| {
+            let all = OPERATIONS.get()?.lock().unwrap_or_else(PoisonError::into_inner);
+            all.get(&number).cloned()
+        });
+        match found {
+            Some(operations) => Ok(operations),
+            None => bail!("the tensor is not on a card that was prepared for operations of ours"),
+        }
+    }
+
+    /// The kernels for activations of a dtype.
+    pub(super) fn functions(&self, dtype: DType) -> Result<&Functions> {
+        match dtype {
+            DType::F16 => Ok(&self.f16),
+            DType::BF16 => Ok(&self.bf16),
+            other => bail!("there are kernels for f16 and bf16, not for {other:?}"),
+        }
+    }
+}
+
+/// Up to this width a row is a warp's, and a block has four.
+const WARP_WIDTH: usize = 1024;
+
+/// Threads of a block over rows.
+const ROW_THREADS: u32 = 128;
+
+/// The kernels for one dtype.
+pub(super) struct Functions {
+    /// In the order of [`HEAD_SIZES`].
+    pub(super) attention: Vec<Attention>,
+    /// In the order of [`WIDTHS`].
+    add_norm: Vec<CudaFunction>,
+    embed: Vec<CudaFunction>,
+    pub(super) pool: CudaFunction,
+}
+
+/// Both forms of attention for one head size.
+pub(super) struct Attention {
+    pub(super) short: Tiled,
+    pub(super) long: Tiled,
+}
+
+/// A form of attention with tiles of so many queries.
+pub(super) struct Tiled {
+    pub(super) function: CudaFunction,
+    pub(super) queries: usize,
+    pub(super) threads: u32,
+    pub(super) shared_bytes: u32,
+}
+
+impl Functions {
+    fn load(modules: &[Arc<CudaModule>], dtype: &str) -> Result<Functions> {
+        let [attention, embed, norm, pool] = modules else { unreachable!("there are four modules") };
+        let find = |module: &Arc<CudaModule>, name: String| {
+            module.load_function(&name).map_err(|error| candle_core::Error::msg(format!("{name}: {error}")))
+        };
+        let by_width = |module: &Arc<CudaModule>, name: &str| {
+            WIDTHS.iter().map(|width| find(module, format!("{name}_{dtype}_{width}"))).collect::<Result<Vec<_>>>()
+        };
+        let tiled = |size: usize, long: bool| -> Result<Tiled> {
+            let end = if long { "_long" } else { "" };
+            let function = find(attention, format!("attention_{dtype}_{size}{end}"))?;
+            let queries = if long { 128 } else { 64 };
+            // Of 64 values a warp of the long form has 32 queries, else 16.
+            let threads = if long && size != 64 { 256 } else { 128 };
+            // Queries and two tiles of keys and of values, of 64 each, with 8 elements between two of them.
+            let shared_bytes = ((queries + 4 * 64) * (size + 8) * 2) as u32;
+            function
+                .set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes as i32)
+                .map_err(candle_core::Error::wrap)?;
+            Ok(Tiled { function, queries, threads, shared_bytes })
+        };
+        let attention = HEAD_SIZES
+            .iter()
+            .map(|&size| Ok(Attention { short: tiled(size, false)?, long: tiled(size, true)? }))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(Functions {
+            attention,
+            add_norm: by_width(norm, "add_norm")?,
+            embed: by_width(embed, "embed")?,
+            pool: find(pool, format!("pool_{dtype}"))?,
+        })
+    }
+
+    /// The norm for rows of this width, and its launch over so many.
+    pub(super) fn add_norm(&self, rows: usize, width: usize) -> Result<(&CudaFunction, LaunchConfig)> {
+        by_width(&self.add_norm, rows, width)
+    }
+
+    /// The embeddings for rows of this width, and their launch over so many.
+    pub(super) fn embed(&self, rows: usize, width: usize) -> Result<(&CudaFunction, LaunchConfig)> {
+        by_width(&self.embed, rows, width)
+    }
+}
+
+fn by_width(functions: &[CudaFunction], rows: usize, width: usize) -> Result<(&CudaFunction, LaunchConfig)> {
+    let fitting = WIDTHS.iter().position(|largest| width <= *largest).filter(|_| width.is_multiple_of(VECTOR));
+    let Some(index) = fitting else { bail!("rows of {width} values: multiples of 8 up to 8,192 are possible") };
+    let blocks = if width <= WARP_WIDTH { rows.div_ceil(ROW_THREADS as usize / 32) } else { rows };
+    Ok((&functions[index], launch((blocks, 1), ROW_THREADS, 0)?))
+}
+
+/// A launch of `grid` (x, y) blocks.
+pub(super) fn launch((x, y): (usize, usize), threads: u32, shared_bytes: u32) -> Result<LaunchConfig> {
+    let (Ok(x), Ok(y @ ..=65_535)) = (u32::try_from(x), u32::try_from(y)) else {
+        bail!("a launch of {x} x {y} blocks is larger than a card can do");
+    };
+    Ok(LaunchConfig { grid_dim: (x, y, 1), block_dim: (threads, 1, 1), shared_mem_bytes: shared_bytes })
+}
