@@ -2,11 +2,11 @@
 """Several models at full load within a budget that binds: is it kept, who gets the device, does anything fail?
 
 usage: full_load.py [--plimsoll BINARY] [--seconds S] [--repository FOLDER] [--models A,B,..] [--shares X,Y,..]
-                    [--device cpu|cuda] [--step-tokens N] [--keep FOLDER]
+                    [--device cpu|cuda] [--step-tokens N[,N..]] [--keep FOLDER]
 
 The budget is the weights of all models, as a server without a budget measures them, and half of the largest workspace
 at a knee, as `plimsoll plan` says after `plimsoll profile` has measured them. With --step-tokens the models have steps of
-so many tokens, and it is half of the workspace of the largest of those: on a CPU a batch gains nothing beyond one long
+so many tokens (one number for all, or one for each), and it is half of the workspace of the largest of those: on a CPU a batch gains nothing beyond one long
 row, so that half of the workspace at the knee would not hold that row. Each model has its own closed loop of
 callers, so that every queue is always deeper than any batch; the answers of a sample are compared with undisturbed ones;
 the memory of the server is read from outside every 10 ms (on a CPU /proc/PID/smaps_rollup, on a card cuMemGetInfo of
@@ -61,7 +61,7 @@ parser.add_argument("--callers", type=int, default=16, help="callers of each mod
 parser.add_argument("--rows", type=int, default=32, help="rows of a call")
 parser.add_argument("--lengths", default="encode", help="lengths of the rows, as in plimsoll bench")
 parser.add_argument("--device", default="cpu", help="cpu or cuda")
-parser.add_argument("--step-tokens", type=int, help="tokens of the largest step; measured as a whole")
+parser.add_argument("--step-tokens", help="tokens of the largest step; measured as a whole")
 parser.add_argument("--keep", help="keep repository, profiles, logs and reports in this folder")
 args = parser.parse_args()
 
@@ -132,11 +132,17 @@ def write_repository(folder, names, shares, load):
         kept = [line for line in lines if not re.match(r"(load|required|share|pinned|step_tokens_max)\s*=", line)]
         own = [f'load = "{load}"', "required = " + str(load == "startup").lower(), f"share = {share}"]
         if args.step_tokens:
-            own.append(f"step_tokens_max = {args.step_tokens}")
+            own.append(f"step_tokens_max = {step_tokens(names.index(name))}")
         after = next(index for index, line in enumerate(kept) if line.startswith("schema")) + 1
         with open(path, "w", encoding="utf-8") as file:
             file.write("\n".join(kept[:after] + own + kept[after:]) + "\n")
     return folder
+
+
+def step_tokens(index):
+    """Of the model with this number."""
+    numbers = args.step_tokens.split(",")
+    return int(numbers[index % len(numbers)])
 
 
 def plimsoll(*arguments):

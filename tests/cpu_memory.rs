@@ -11,7 +11,7 @@ use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module, Result, Tensor};
 use candle_nn::ops::softmax_last_dim;
 use plimsoll::device::cpu::CpuDevice;
-use plimsoll::device::{Executor, Loaded, Order, Ran, Released, Report, Run, RunPurpose};
+use plimsoll::device::{Executor, Loaded, OnShortfall, Order, Ran, Released, Report, Run, RunPurpose};
 use plimsoll::memory::{Axes, Axis, Outcome, Readings, ShapeKind};
 use plimsoll::model::{Batch, Fault, Model, Output, TokenRow};
 use plimsoll::units::{Bytes, ModelId, StepId};
@@ -111,7 +111,16 @@ impl Bench {
         let batch = Batch::Tokens(vec![row; rows]);
         // Nothing is predicted here, so the device has nothing to check before the step.
         let (predicted, evictable) = (Bytes::ZERO, Vec::new());
-        let run = Run { step: StepId::new(0), model, batch, predicted, ceiling, purpose: RunPurpose::Serve, evictable };
+        let run = Run {
+            step: StepId::new(0),
+            model,
+            batch,
+            predicted,
+            ceiling,
+            purpose: RunPurpose::Serve,
+            on_shortfall: OnShortfall::Ladder,
+            evictable,
+        };
         match self.send(Order::Run(run)) {
             Report::Ran(ran) if ran.observed.outcome == Outcome::Done => ran,
             other => panic!("{other:?}"),

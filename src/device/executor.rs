@@ -1,22 +1,22 @@
 //! The device's thread: it owns the device, every model on it and every tensor.
 
 use std::any::Any;
-use std::collections::BTreeMap;
-use std::io;
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
+use std::{hint, io};
 
 use super::statistics::{Event, Statistics};
-use super::step::StepRunner;
-use super::{Change, Hardware, Loaded, Loader, Order, Released, Report};
+use super::step::{Progress, Queued, StepRunner};
+use super::{Change, Hardware, Loaded, Loader, Order, Released, Report, Run, RunPurpose};
 use crate::model::{Fault, Model};
 use crate::units::{Bytes, Micros, ModelId};
 
 /// Where orders go. The engine holds one; in tests it may be anything that answers with reports.
 pub trait Executor: Send {
-    /// Queues an order. The queue is not bounded here: the engine has at most one step in flight, and a load or an
+    /// Queues an order. The queue is not bounded here: the engine has at most two steps in flight, and a load or an
     /// unload for each model.
     ///
     /// # Errors
@@ -49,9 +49,11 @@ impl DeviceThread {
     ) -> io::Result<DeviceThread> {
         let (orders, queue) = mpsc::channel();
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let mut owner = Owner { hardware: hardware(), models: BTreeMap::new(), statistics, reports };
+            let models = BTreeMap::new();
+            let (queued, free_since) = (VecDeque::new(), Instant::now());
+            let mut owner = Owner { hardware: hardware(), models, statistics, reports, queued, free_since };
             // Also ends when every sender is gone.
-            while let Ok(order) = queue.recv() {
+            while let Some(order) = owner.next(&queue) {
                 if let Next::Stop = owner.carry_out(order) {
                     break;
                 }
@@ -96,22 +98,73 @@ struct Owner<H: Hardware, R> {
     models: BTreeMap<ModelId, Tenant<H::Account>>,
     statistics: Statistics,
     reports: R,
+    /// Steps that the device works on, in its order: two at most, since nobody sends more.
+    queued: VecDeque<Queued>,
+    /// The end of the step before them.
+    free_since: Instant,
 }
 
 impl<H: Hardware, R: FnMut(Report)> Owner<H, R> {
+    /// The next order. While the device works on a step, an order that comes before the step's end is taken first, so
+    /// that a step behind it is ready by then; steps that end are reported.
+    fn next(&mut self, orders: &mpsc::Receiver<Order>) -> Option<Order> {
+        loop {
+            let Some(running) = self.queued.front() else { return orders.recv().ok() };
+            match orders.try_recv() {
+                Ok(order) => return Some(order),
+                // A step is over in a millisecond or ten, and its caller waits for it: no sleep is short enough.
+                Err(mpsc::TryRecvError::Empty) if !running.is_done() => hint::spin_loop(),
+                Err(_) => self.finish_one(),
+            }
+        }
+    }
+
+    /// Reports the step that the device was given first of those that it works on, when it has ended.
+    fn finish_one(&mut self) {
+        let Some(queued) = self.queued.pop_front() else { return };
+        let free_since = self.free_since;
+        let ran = self.runner().finish(queued, free_since);
+        self.free_since = Instant::now();
+        (self.reports)(Report::Ran(ran));
+    }
+
+    fn finish_all(&mut self) {
+        while !self.queued.is_empty() {
+            self.finish_one();
+        }
+    }
+
+    fn runner(&mut self) -> StepRunner<'_, H> {
+        StepRunner { hardware: &mut self.hardware, models: &mut self.models, statistics: &self.statistics }
+    }
+
+    fn run(&mut self, run: Run) {
+        // What is measured is to have the device to itself.
+        if run.purpose != RunPurpose::Serve {
+            self.finish_all();
+        }
+        match self.runner().run(run) {
+            Progress::Queued(queued) => self.queued.push_back(queued),
+            Progress::Done(ran, evicted) => {
+                // Reports come in the order of the orders.
+                self.finish_all();
+                self.free_since = Instant::now();
+                evicted.into_iter().for_each(|gone| (self.reports)(Report::Evicted(gone)));
+                (self.reports)(Report::Ran(ran));
+            }
+        }
+    }
+
     fn carry_out(&mut self, order: Order) -> Next {
+        if !matches!(order, Order::Run(_)) {
+            self.finish_all();
+        }
         match order {
             Order::Load { model, loader } => {
                 let result = self.load(model, loader);
                 (self.reports)(Report::Loaded { model, result });
             }
-            Order::Run(run) => {
-                let mut runner =
-                    StepRunner { hardware: &mut self.hardware, models: &mut self.models, statistics: &self.statistics };
-                let (ran, evicted) = runner.run(run);
-                evicted.into_iter().for_each(|gone| (self.reports)(Report::Evicted(gone)));
-                (self.reports)(Report::Ran(ran));
-            }
+            Order::Run(run) => self.run(run),
             Order::Unload { model } => {
                 let gone = unload(&mut self.hardware, &mut self.models, &self.statistics, model);
                 (self.reports)(Report::Unloaded(gone));

@@ -35,6 +35,11 @@ pub trait Device: Executor {
     /// How it hands out memory.
     fn terms(&self) -> Terms;
 
+    /// Whether it prepares a step while the one before it runs, so that it pays to queue two.
+    fn runs_ahead(&self) -> bool {
+        false
+    }
+
     /// What the device takes for so many bytes of weights: the allocator's granule is the model's, however little of the
     /// last one is used.
     fn taken_by(&self, weights: Bytes) -> Bytes {

@@ -1,8 +1,9 @@
-//! Running one step: attempts, the ladder between them, and a result for every row.
+//! Running one step: attempts, the ladder between them, and a result for every row, now or when the device is done.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
+use std::rc::Rc;
 use std::time::Instant;
 
 use super::executor::{Tenant, panic_text, unload};
@@ -10,9 +11,9 @@ use super::statistics::Statistics;
 use super::trace::Recording;
 use super::{Hardware, Need, OnShortfall, Ran, Released, RowFailure, Run, RunPurpose, Shortfall, StepUse};
 use crate::memory::{Evictable, Ladder, Observed, Outcome, Rung, Rungs};
-use crate::model::{Batch, Fault, Model, Output};
+use crate::model::{Batch, Fault, Later, Model, Output};
 use crate::ops::label;
-use crate::units::{Bytes, Micros, ModelId};
+use crate::units::{Bytes, Micros, ModelId, StepId};
 
 /// How often a step that is only measured is tried again. One that is given up stays unmeasured for a while, and where it
 /// is the smallest one its model cannot serve.
@@ -27,6 +28,46 @@ pub(super) struct StepRunner<'a, H: Hardware> {
     pub(super) statistics: &'a Statistics,
 }
 
+/// How far a step is when it has been started.
+pub(super) enum Progress {
+    /// It has ended; models that the ladder had to evict went before.
+    Done(Ran, Vec<Released>),
+    /// The device works on it, and nothing stands in its way.
+    Queued(Queued),
+}
+
+/// A step that the device works on. All memory that it had is free for the next one in the device's order.
+pub(super) struct Queued {
+    step: StepId,
+    model: ModelId,
+    ceiling: Bytes,
+    rows: usize,
+    used: StepUse,
+    output: Rc<dyn Later>,
+    started: Instant,
+}
+
+impl Queued {
+    /// Whether the device is done with it.
+    pub(super) fn is_done(&self) -> bool {
+        self.output.is_there()
+    }
+}
+
+/// What became of some rows.
+enum Attempt {
+    /// They are here.
+    Rows(Vec<RowResult>),
+    /// They are on their way.
+    Later(Rc<dyn Later>),
+}
+
+/// What became of a step for requests.
+enum Served {
+    Done(Summary),
+    Queued(Rc<dyn Later>, StepUse),
+}
+
 /// What became of the whole step.
 struct Summary {
     rows: Vec<RowResult>,
@@ -36,21 +77,54 @@ struct Summary {
 }
 
 impl<H: Hardware> StepRunner<'_, H> {
-    /// Runs a step. Never fails: what goes wrong is the result of the rows that it concerns.
-    pub(super) fn run(&mut self, run: Run) -> (Ran, Vec<Released>) {
+    /// Runs a step, or starts it where the device goes on by itself. Never fails: what goes wrong is the result of the
+    /// rows that it concerns.
+    pub(super) fn run(&mut self, run: Run) -> Progress {
         let started = Instant::now();
         let Run { step, model, batch, predicted, ceiling, purpose, on_shortfall, evictable } = run;
         let need = Need { predicted, ceiling };
-        let Summary { rows, observed, evicted, recording } = match purpose {
-            RunPurpose::Serve => self.serve(model, batch, need, (on_shortfall, evictable)),
+        let rows = batch.rows();
+        let summary = match purpose {
+            RunPurpose::Serve => match self.serve(model, batch, need, (on_shortfall, evictable)) {
+                Served::Done(summary) => summary,
+                Served::Queued(output, used) => {
+                    return Progress::Queued(Queued { step, model, ceiling, rows, used, output, started });
+                }
+            },
             RunPurpose::Measure => self.measure(model, &batch, need),
             RunPurpose::Trace => self.trace(model, &batch, need),
         };
-        let resident = self.models.get(&model).map_or(Bytes::ZERO, |own| self.hardware.resident(&own.account).total());
+        let Summary { rows, observed, evicted, recording } = summary;
         let busy = Micros::from(started.elapsed());
+        let resident = self.resident(model);
         let ran = Ran { step, model, rows, observed, busy, resident, recording };
         self.statistics.ran(&ran, ceiling);
-        (ran, evicted)
+        Progress::Done(ran, evicted)
+    }
+
+    /// Waits for a step that the device works on. It had the device to itself from `free_since` on.
+    pub(super) fn finish(&mut self, queued: Queued, free_since: Instant) -> Ran {
+        let Queued { step, model, ceiling, rows, used, output, started } = queued;
+        let rows = self.wait(&*output, rows, 0);
+        let time = Micros::from(started.max(free_since).elapsed());
+        let rungs = Rungs { trims: used.retried, ..Rungs::default() };
+        let observed = Observed { peak: used.peak, time, rungs, outcome: outcome(&rows) };
+        let resident = self.resident(model);
+        let ran = Ran { step, model, rows, observed, busy: time, resident, recording: None };
+        self.statistics.ran(&ran, ceiling);
+        ran
+    }
+
+    fn resident(&self, model: ModelId) -> Bytes {
+        self.models.get(&model).map_or(Bytes::ZERO, |own| self.hardware.resident(&own.account).total())
+    }
+
+    /// Waits for rows, of which the first is row `first` of the step.
+    fn wait(&mut self, output: &dyn Later, rows: usize, first: usize) -> Vec<RowResult> {
+        match output.wait() {
+            Ok(vectors) => checked(vectors, rows, first),
+            Err(fault) => all(rows, self.hardware.check().err().unwrap_or(fault)),
+        }
     }
 
     /// The ladder: each part of the batch is run until it goes through or is refused.
@@ -60,7 +134,7 @@ impl<H: Hardware> StepRunner<'_, H> {
         batch: Batch,
         whole: Need,
         (on_shortfall, evictable): (OnShortfall, Vec<ModelId>),
-    ) -> Summary {
+    ) -> Served {
         let started = Instant::now();
         let count = batch.rows();
         let mut evictable = VecDeque::from(evictable);
@@ -77,7 +151,13 @@ impl<H: Hardware> StepRunner<'_, H> {
             // Peaks grow no faster than the rows but for a constant, so a part needs at least its share.
             let need = Need { predicted: whole.predicted.scale(part.len() as f64 / count as f64), ..whole };
             let shortfall = match self.attempt(model, &slice(&batch, &part), part.start, need) {
-                Ok((results, used)) => {
+                // The whole step at once: nothing has to be put together.
+                Ok((Attempt::Later(output), used)) if part == (0..count) => return Served::Queued(output, used),
+                Ok((attempt, used)) => {
+                    let results = match attempt {
+                        Attempt::Rows(rows) => rows,
+                        Attempt::Later(output) => self.wait(&*output, part.len(), part.start),
+                    };
                     peak = peak.max(used.peak);
                     retried = retried.saturating_add(used.retried);
                     rows.extend(results);
@@ -118,7 +198,7 @@ impl<H: Hardware> StepRunner<'_, H> {
         rungs.trims = rungs.trims.saturating_add(retried);
         rungs.refusals = rungs.refusals.saturating_add(refusals);
         let observed = Observed { peak, time: Micros::from(started.elapsed()), rungs, outcome: outcome(&rows) };
-        Summary { rows, observed, evicted, recording: None }
+        Served::Done(Summary { rows, observed, evicted, recording: None })
     }
 
     /// Runs a batch for its peak and time; the rows are kept only if one of them faulted. What the device refuses below
@@ -128,10 +208,16 @@ impl<H: Hardware> StepRunner<'_, H> {
         loop {
             let started = Instant::now();
             let (rows, peak, outcome) = match self.attempt(model, batch, 0, need) {
-                Ok((results, used)) => match outcome(&results) {
-                    Outcome::Faulted => (results, used.peak, Outcome::Faulted),
-                    outcome => (Vec::new(), used.peak, outcome),
-                },
+                Ok((attempt, used)) => {
+                    let rows = match attempt {
+                        Attempt::Rows(rows) => rows,
+                        Attempt::Later(output) => self.wait(&*output, batch.rows(), 0),
+                    };
+                    match outcome(&rows) {
+                        Outcome::Faulted => (rows, used.peak, Outcome::Faulted),
+                        outcome => (Vec::new(), used.peak, outcome),
+                    }
+                }
                 Err(shortfall) if shortfall.needed <= need.ceiling && rungs.trims < MEASURE_RETRIES => {
                     rungs.trims += 1;
                     self.hardware.trim(Bytes::ZERO);
@@ -162,23 +248,24 @@ impl<H: Hardware> StepRunner<'_, H> {
         batch: &Batch,
         first: usize,
         need: Need,
-    ) -> Result<(Vec<RowResult>, StepUse), Shortfall> {
+    ) -> Result<(Attempt, StepUse), Shortfall> {
         let Some(tenant) = self.models.get_mut(&model) else {
             let fault = Fault::Model { message: format!("{model} is not loaded on this device") };
-            return Ok((all(batch.rows(), fault), StepUse::default()));
+            return Ok((Attempt::Rows(all(batch.rows(), fault)), StepUse::default()));
         };
         let forward = || forward(&mut *tenant.model, batch);
         let (result, used) = self.hardware.step(model, need, forward)?;
-        let rows = match result {
-            Ok(Output::Vectors(vectors)) => checked(vectors, batch.rows(), first),
+        let attempt = match result {
+            Ok(Output::Vectors(vectors)) => Attempt::Rows(checked(vectors, batch.rows(), first)),
+            Ok(Output::Later(later)) => Attempt::Later(later),
             Err(fault @ Fault::Panicked { .. }) => {
                 // A library that panicked may have left a lock poisoned, and then nothing works any more.
-                all(batch.rows(), self.hardware.check().err().unwrap_or(fault))
+                Attempt::Rows(all(batch.rows(), self.hardware.check().err().unwrap_or(fault)))
             }
-            Err(fault) => all(batch.rows(), fault),
+            Err(fault) => Attempt::Rows(all(batch.rows(), fault)),
         };
         self.statistics.allocated(model, &used);
-        Ok((rows, used))
+        Ok((attempt, used))
     }
 }
 

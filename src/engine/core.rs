@@ -21,7 +21,7 @@ use super::traces::Traces;
 use crate::admission::Rejection;
 use crate::memory::{Budget, BudgetChange, Ledger, Reading, RowFacts, ShapeKind};
 use crate::model::TokenRow;
-use crate::scheduler::{Scheduler, Waiting};
+use crate::scheduler::{Scheduler, Step, Waiting};
 use crate::telemetry::logs::request_unanswered;
 use crate::telemetry::{Outcome, RequestTimes};
 use crate::units::{Bytes, Micros, ModelId, RequestId, Timestamp};
@@ -40,6 +40,12 @@ pub(super) struct Core {
     pub(super) rig: Rig,
     pub(super) pending: Pending,
     pub(super) errand: Option<Errand>,
+    /// A step that the device has behind the one it works on.
+    pub(super) ahead: Option<Step>,
+    /// Models that the step which the device works on may evict.
+    pub(super) at_stake: Vec<ModelId>,
+    /// Cached workspace is to be returned when the device is idle.
+    pub(super) trim_due: bool,
     /// By model number.
     pub(super) models: Vec<Lifecycle>,
     pub(super) loads: Loads,
@@ -69,6 +75,9 @@ impl Core {
             rig,
             pending: Pending::default(),
             errand: None,
+            ahead: None,
+            at_stake: Vec::new(),
+            trim_due: false,
             models,
             loads: Loads::default(),
             load_rules,

@@ -120,10 +120,7 @@ impl Core {
         if !self.is_idle() {
             return;
         }
-        let is_drained = |model: &ModelId| {
-            self.models[model.get() as usize].state == ModelState::Draining && self.scheduler.is_drained(*model)
-        };
-        if let Some(model) = self.model_ids().find(is_drained) {
+        if let Some(model) = self.drained() {
             self.rig.unload(model);
             self.errand = Some(Errand::Unload(model));
             return;
@@ -134,6 +131,19 @@ impl Core {
             }
         }
         self.start_load(now, reading);
+    }
+
+    /// A model that is to go and has nothing left to do.
+    fn drained(&self) -> Option<ModelId> {
+        let is_drained = |model: &ModelId| {
+            self.models[model.get() as usize].state == ModelState::Draining && self.scheduler.is_drained(*model)
+        };
+        self.model_ids().find(is_drained)
+    }
+
+    /// Whether a model waits for the device to be thrown out, or one that is not there is waited for.
+    pub(super) fn models_wait(&self) -> bool {
+        self.drained().is_some() || !self.scheduler.wanted_models().is_empty()
     }
 
     /// The device has loaded a model, or has not.

@@ -94,6 +94,11 @@ impl Core {
         }
     }
 
+    /// Whether a load waits for the device.
+    pub(super) fn loads_wait(&self) -> bool {
+        !self.loads.queue.is_empty()
+    }
+
     /// Starts the load at the head of the queue, or the eviction that it needs first. The device is idle.
     pub(super) fn start_load(&mut self, now: Timestamp, reading: &Reading) {
         self.loads.retry_at = None;

@@ -60,6 +60,11 @@ impl Rig {
         self.device.slack()
     }
 
+    /// Whether the device makes use of a step that is queued behind another.
+    pub(super) fn runs_ahead(&self) -> bool {
+        self.device.runs_ahead()
+    }
+
     /// What the device takes for a model's weights.
     pub(super) fn taken_by(&self, weights: Bytes) -> Bytes {
         self.device.taken_by(weights)

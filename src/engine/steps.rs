@@ -18,6 +18,7 @@ impl Core {
     /// Starts the next step, if the device is idle and there is one.
     pub(super) fn dispatch(&mut self, now: Timestamp, reading: &Reading) {
         if !self.is_idle() {
+            self.dispatch_ahead(now, reading);
             return;
         }
         if self.start_trace(reading) {
@@ -30,17 +31,43 @@ impl Core {
             self.start_trace(reading);
             return;
         };
-        let batch = match step.purpose {
-            Purpose::Serve => self.gather(now, &step.members),
-            Purpose::Probe => Batch::made_up(step.shape),
-        };
         // A probe is worth nobody's place.
         let evictable = match step.purpose {
             Purpose::Serve => self.evictable(now, step.model).0,
             Purpose::Probe => Vec::new(),
         };
-        self.rig.run(&step, batch, evictable);
+        self.send(now, &step, evictable);
         self.errand = Some(Errand::Step(step));
+        self.dispatch_ahead(now, reading);
+    }
+
+    /// Sends the next step behind the one that the device works on, if that is a step for requests, the device can make
+    /// use of it, and nothing waits for the device to be idle. It evicts nobody: who is idle now may not be by then.
+    fn dispatch_ahead(&mut self, now: Timestamp, reading: &Reading) {
+        let serves = matches!(&self.errand, Some(Errand::Step(step)) if step.purpose == Purpose::Serve);
+        if !serves || self.ahead.is_some() || self.poisoned || !self.rig.runs_ahead() || self.wants_idle_device() {
+            return;
+        }
+        if let Some(step) = self.scheduler.poll_ahead(now, reading, &mut self.ledger, &self.at_stake) {
+            let at_stake = std::mem::take(&mut self.at_stake);
+            self.send(now, &step, Vec::new());
+            self.at_stake = at_stake;
+            self.ahead = Some(step);
+        }
+    }
+
+    /// Whether something waits that only an idle device can do.
+    fn wants_idle_device(&self) -> bool {
+        self.trim_due || self.loads_wait() || self.traces_wait() || self.models_wait()
+    }
+
+    fn send(&mut self, now: Timestamp, step: &Step, evictable: Vec<ModelId>) {
+        let batch = match step.purpose {
+            Purpose::Serve => self.gather(now, &step.members),
+            Purpose::Probe => Batch::made_up(step.shape),
+        };
+        self.at_stake.clone_from(&evictable);
+        self.rig.run(step, batch, evictable);
     }
 
     /// Has cached workspace returned that no step needs, or that a neighbour does; only while the device has nothing else
@@ -48,7 +75,9 @@ impl Core {
     /// neighbour's by the time it is needed.
     pub(super) fn trim(&mut self, now: Timestamp, reading: &Reading) {
         let keep = self.ledger.trim(now, reading);
+        self.trim_due = keep.is_some();
         if let Some(keep) = keep.filter(|_| self.is_idle()) {
+            self.trim_due = false;
             self.rig.trim(keep);
             self.errand = Some(Errand::Trim);
         }
@@ -69,7 +98,11 @@ impl Core {
     pub(super) fn report(&mut self, now: Timestamp, report: Report) {
         match report {
             Report::Ran(ran) => match self.errand.take() {
-                Some(Errand::Step(step)) if step.id == ran.step => self.step_done(now, step, ran),
+                Some(Errand::Step(step)) if step.id == ran.step => {
+                    self.errand = self.ahead.take().map(Errand::Step);
+                    self.at_stake.clear();
+                    self.step_done(now, step, ran);
+                }
                 Some(Errand::Trace(traced)) if ran.step == TRACED_STEP => self.trace_done(now, traced, ran),
                 other => unreachable!("{:?} was reported while the device was at {other:?}", ran.step),
             },

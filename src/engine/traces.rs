@@ -147,6 +147,11 @@ impl Core {
         false
     }
 
+    /// Whether a trace waits for the device.
+    pub(super) fn traces_wait(&self) -> bool {
+        !self.traces.waiting.is_empty()
+    }
+
     /// The scheduler has had its turn.
     pub(super) fn traces_may_follow(&mut self) {
         self.traces.after = false;

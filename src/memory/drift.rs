@@ -12,8 +12,9 @@ const EXCESS_WINDOW: u32 = 64;
 const SLACK_RATIO: f64 = 0.7;
 /// So many such steps in a row mean that the profile is wrong.
 const SLACK_STEPS: u32 = 64;
-/// Predictions below this are mostly granule and say nothing about slack.
-const SLACK_PREDICTED_MIN: Bytes = Bytes::mib(4);
+/// Predictions below this are mostly what the slack adds, up to 2 MiB, and say nothing: not half of what is predicted for
+/// a short row is its own.
+const SLACK_PREDICTED_MIN: Bytes = Bytes::mib(16);
 /// Each verdict doubles what the next one takes, up to this factor: a model whose peaks vary, or whose slack is real,
 /// should not be measured again and again.
 const PATIENCE_MAX: u32 = 8;

@@ -1,7 +1,10 @@
 //! What goes into a step and what comes out.
 
+use std::fmt;
+use std::rc::Rc;
 use std::sync::Arc;
 
+use super::Fault;
 use crate::memory::Shape;
 
 /// One tokenized row, special tokens included.
@@ -48,19 +51,47 @@ impl Batch {
     }
 }
 
-/// The result of a step on the host.
-#[derive(Clone, Debug, PartialEq)]
+/// The result of a step.
+#[derive(Clone)]
 pub enum Output {
     /// One vector of f32 for each row, in the batch's order: the pooled hidden state (not normalized) of an embedder,
     /// the logits of a classifier or reranker.
     Vectors(Vec<Vec<f32>>),
+    /// The same, once the device is done with what the step has queued there. Whatever the step had on the device is free
+    /// for the next one in the device's order.
+    Later(Rc<dyn Later>),
+}
+
+impl fmt::Debug for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Output::Vectors(vectors) => f.debug_tuple("Vectors").field(vectors).finish(),
+            Output::Later(_) => f.write_str("Later"),
+        }
+    }
+}
+
+/// Vectors that are on their way to the host.
+pub trait Later {
+    /// Whether waiting for them would not take time.
+    fn is_there(&self) -> bool;
+
+    /// Waits for them.
+    ///
+    /// # Errors
+    /// What went wrong on the device since the step was queued.
+    fn wait(&self) -> Result<Vec<Vec<f32>>, Fault>;
 }
 
 impl Output {
-    /// Rows in the output.
-    pub fn rows(&self) -> usize {
+    /// The vectors, however long that takes.
+    ///
+    /// # Errors
+    /// What went wrong on the device.
+    pub fn vectors(self) -> Result<Vec<Vec<f32>>, Fault> {
         match self {
-            Output::Vectors(rows) => rows.len(),
+            Output::Vectors(vectors) => Ok(vectors),
+            Output::Later(later) => later.wait(),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::form::{DeviceForm, ModelForm};
 use super::layers::Kernels;
 use super::sentence::Sentence;
 use super::weights::{Reader, Weights};
-use super::{Batch, Model};
+use super::{Batch, Model, Output};
 use crate::config::{Dtype, ModelConfig, Pooling, Task};
 use crate::memory::{Axes, Axis, Shape, ShapeKind};
 use crate::ops::framework;
@@ -206,8 +206,12 @@ impl Blueprint {
         }
         let length = self.inner.card.length_max.min(2);
         for rows in [1, framework::QUANTIZED_SWITCH + 1] {
-            let step = model.step(&Batch::made_up(Shape::Padded { rows, length }));
-            step.map_err(|fault| ModelError::Device { reason: format!("a first step failed: {fault}") })?;
+            let step = model.step(&Batch::made_up(Shape::Padded { rows, length })).and_then(Output::vectors);
+            let vectors =
+                step.map_err(|fault| ModelError::Device { reason: format!("a first step failed: {fault}") })?;
+            if vectors.iter().flatten().any(|value| !value.is_finite()) {
+                return Err(ModelError::Device { reason: "a first step's result is not finite".to_owned() });
+            }
         }
         Ok(())
     }

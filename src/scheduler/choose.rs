@@ -1,6 +1,6 @@
 //! Choosing the next step.
 
-use super::core::{InFlight, Scheduler};
+use super::core::Scheduler;
 use super::draft::Pick;
 use super::form::{Batch, Forming};
 use super::lane::Claim;
@@ -9,10 +9,10 @@ use super::search::{Room, search};
 use super::settings::Batching;
 use super::step::{Member, Purpose, Reason, Step, Work};
 use super::timers::Expiry;
-use super::turn::Turn;
+use super::turn::{Turn, When};
 use super::waiting::Priority;
 use crate::memory::{Lease, Ledger, Reading};
-use crate::units::{Bytes, Micros, StepId, Timestamp};
+use crate::units::{Bytes, Micros, ModelId, StepId, Timestamp};
 
 /// Rows of the window for each row of a batch and each step of the overtaking bound. A row leaves a window of W rows
 /// after about W / batch steps; a quarter of the bound keeps those that are unlucky from reaching it, after which batches
@@ -26,14 +26,14 @@ impl Scheduler {
     /// The next step, if there is something to run and nothing runs. The engine must run it and report it to
     /// [`Scheduler::complete`]. After `None`, ask again at [`Scheduler::poll_timeout`] or after the next fact.
     pub fn poll_step(&mut self, now: Timestamp, reading: &Reading, ledger: &mut Ledger) -> Option<Step> {
-        if self.in_flight.is_some() {
+        if !self.in_flight.is_empty() {
             return None;
         }
         self.ask_again = None;
         let turns = self.turns(now);
         for (tried, turn) in turns.iter().enumerate() {
             let step = match turn.claim {
-                Claim::Class(priority) => self.serve(now, turn, priority, reading, ledger),
+                Claim::Class(priority) => self.serve(now, turn, priority, reading, ledger, When::Now),
                 Claim::Survey => self.survey(now, turn, reading, ledger),
             };
             if step.is_some() {
@@ -57,6 +57,28 @@ impl Scheduler {
         None
     }
 
+    /// The step after the one in flight, to be queued behind it so that the device does not wait for this thread in
+    /// between: only a batch to which nothing that may still come could be added, of the claim whose turn it is. `None`
+    /// where that has to be seen when the device is free; for a model that is in `except`; and with two in flight.
+    ///
+    /// Steps of different models never run at once: what is leased twice is used one after the other.
+    pub fn poll_ahead(
+        &mut self,
+        now: Timestamp,
+        reading: &Reading,
+        ledger: &mut Ledger,
+        except: &[ModelId],
+    ) -> Option<Step> {
+        if self.in_flight.len() != 1 {
+            return None;
+        }
+        let turn = *self.turns(now).first().filter(|turn| !except.contains(&turn.model))?;
+        match turn.claim {
+            Claim::Class(priority) => self.serve(now, &turn, priority, reading, ledger, When::Ahead),
+            Claim::Survey => None,
+        }
+    }
+
     /// The watchdog has bitten: the oldest request that waits for a serving lane is timed out, at the next
     /// [`Scheduler::poll_expired`].
     fn fail_oldest(&mut self, now: Timestamp) {
@@ -77,6 +99,7 @@ impl Scheduler {
         priority: Priority,
         reading: &Reading,
         ledger: &mut Ledger,
+        when: When,
     ) -> Option<Step> {
         let headroom = ledger.headroom(turn.model, reading).bytes;
         let lane = self.lanes.get_mut(&turn.model).expect("turns are of lanes");
@@ -90,7 +113,10 @@ impl Scheduler {
             Batching::Profile => Room { headroom, ever: ledger.headroom_ever(turn.model), wait_max },
             Batching::Fixed(_) => Room { headroom: Bytes::MAX, ever: Bytes::MAX, wait_max },
         };
-        let search = search(lane, priority, now, room, &mut self.requests, &mut self.timers);
+        let search = search(lane, priority, now, room, &mut self.requests, &mut self.timers, when);
+        if when == When::Ahead && (search.unmeasured || search.seed.is_none()) {
+            return None;
+        }
         if let Some(shortage) = search.shortage {
             lane.shortfall = Some(shortage);
             self.ask_again_at(now + self.settings.memory_retry);
@@ -116,6 +142,9 @@ impl Scheduler {
             tokens_max: search.too_long.map_or(u32::MAX, |tokens| tokens - 1),
         };
         let batch = forming.around(&seed, priority)?;
+        if when == When::Ahead && batch.reason == Reason::Queue {
+            return None;
+        }
         let linger_end = seed.arrival + lane.settings.max_linger;
         let in_time = linger_end + seed.time <= seed.row.deadline;
         if batch.reason == Reason::Queue && now < linger_end && in_time {
@@ -150,7 +179,7 @@ impl Scheduler {
         headroom: Bytes,
         time: Micros,
     ) -> Step {
-        let id = self.next_id();
+        let id = StepId::new(self.next_step);
         let lane = self.lanes.get_mut(&turn.model).expect("turns are of lanes");
         lane.shortfall = None;
         // Falls slowly, so that one small batch does not narrow the choice of the next.
@@ -178,8 +207,7 @@ impl Scheduler {
             }
         }
         self.charge(turn, time, &charges);
-        self.in_flight =
-            Some(InFlight { id, model: turn.model, predicted_time: time, predicted_end: now + time, charges });
+        let id = self.launch(now, turn.model, time, charges);
         Step {
             id,
             model: turn.model,
@@ -205,12 +233,6 @@ impl Scheduler {
         for &(claim, part) in charges {
             lane.flow_mut(claim).charge(time, part);
         }
-    }
-
-    pub(super) fn next_id(&mut self) -> StepId {
-        let id = StepId::new(self.next_step);
-        self.next_step += 1;
-        id
     }
 
     pub(super) fn ask_again_at(&mut self, at: Timestamp) {

@@ -33,7 +33,7 @@ impl Scheduler {
     /// [`Outcome::OutOfMemory`] and none named, all are refused.
     ///
     /// # Panics
-    /// When the step is not the one in flight.
+    /// When the step is not the one that the device was given first of those in flight.
     pub fn complete(
         &mut self,
         now: Timestamp,
@@ -42,8 +42,8 @@ impl Scheduler {
         refused: &[usize],
         ledger: &mut Ledger,
     ) -> Completed {
-        let in_flight = self.in_flight.take().expect("a step comes back once, after it was given out");
-        assert_eq!(in_flight.id, step.id, "the step that comes back is the one in flight");
+        let in_flight = self.in_flight.pop_front().expect("a step comes back once, after it was given out");
+        assert_eq!(in_flight.id, step.id, "steps come back in the order in which they were given out");
         let ceiling = step.lease.ceiling;
         ledger.give_back(step.lease, seen);
         let lane = self.lanes.get_mut(&step.model).expect("steps are of lanes");
@@ -62,7 +62,8 @@ impl Scheduler {
                 let oldest = step.members.iter().find_map(|member| self.requests.get(&member.request));
                 let oldest = oldest.map_or(step.chosen_at, |request| request.facts.arrival);
                 // Only time in which these rows could have been served counts.
-                let since = lane.last_step.max(oldest).min(step.chosen_at);
+                let began = step.chosen_at.max(lane.last_step);
+                let since = lane.last_step.max(oldest).min(began);
                 lane.drain.record(step.members.len() as u64, now.since(since));
                 lane.last_step = now;
                 self.usual_step = average(self.usual_step, seen.time);

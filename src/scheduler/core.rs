@@ -1,6 +1,6 @@
 //! The scheduler of one device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::fair::FairClock;
 use super::lane::{Claim, Lane, LaneState};
@@ -23,7 +23,7 @@ use crate::units::{Micros, ModelId, RequestId, StepId, Timestamp};
 /// Invariants, checked by [`Scheduler::check`] in tests:
 /// - an accepted request is in exactly one of waiting, in flight (some of its rows at least) and answered: it is here
 ///   until exactly one of `cancel`, `poll_expired`, `complete` and `lane_down` names it;
-/// - at most one step is in flight;
+/// - at most one step is in flight, and one behind it that [`Scheduler::poll_ahead`] gave;
 /// - every step for requests contains the oldest one that fits of the class whose turn it is, and no request is overtaken
 ///   by younger ones of its class in more than K steps of its lane (how often other classes go first is bounded by
 ///   their share of device time);
@@ -36,7 +36,8 @@ pub struct Scheduler {
     pub(super) timers: Timers,
     pub(super) clock: FairClock,
     pub(super) watchdog: Watchdog,
-    pub(super) in_flight: Option<InFlight>,
+    /// The step that the device works on, and the one that waits behind it.
+    pub(super) in_flight: VecDeque<InFlight>,
     pub(super) next_step: u64,
     /// About how long a step takes: what a request loses when another step goes first.
     pub(super) usual_step: Micros,
@@ -65,7 +66,7 @@ impl Scheduler {
             timers: Timers::default(),
             clock: FairClock::default(),
             watchdog: Watchdog::default(),
-            in_flight: None,
+            in_flight: VecDeque::new(),
             next_step: 0,
             usual_step: Micros::ZERO,
             ask_again: None,
@@ -139,8 +140,7 @@ impl Scheduler {
 
     /// Whether nothing of the model waits or is in flight.
     pub fn is_drained(&self, model: ModelId) -> bool {
-        let running = self.in_flight.as_ref().is_some_and(|step| step.model == model);
-        !running && self.lanes.get(&model).is_none_or(Lane::is_empty)
+        !self.is_running(model) && self.lanes.get(&model).is_none_or(Lane::is_empty)
     }
 
     /// Models that are not loaded although requests wait for them, the one that has waited longest first.
@@ -169,13 +169,33 @@ impl Scheduler {
 
     /// When to poll again if nothing else happens before.
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        let ask_again = self.ask_again.filter(|_| self.in_flight.is_none());
+        let ask_again = self.ask_again.filter(|_| self.in_flight.is_empty());
         [self.timers.next(), ask_again].into_iter().flatten().min()
     }
 
-    /// Time that the step in flight will take from `now` on, as predicted.
+    /// Time that what is in flight will take from `now` on, as predicted.
     pub(super) fn remainder(&self, now: Timestamp) -> Micros {
-        self.in_flight.as_ref().map_or(Micros::ZERO, |step| step.predicted_end.since(now))
+        self.in_flight.back().map_or(Micros::ZERO, |step| step.predicted_end.since(now))
+    }
+
+    /// Whether a step of the model is in flight.
+    fn is_running(&self, model: ModelId) -> bool {
+        self.in_flight.iter().any(|step| step.model == model)
+    }
+
+    /// Notes that the device is given a step, behind what it works on.
+    pub(super) fn launch(
+        &mut self,
+        now: Timestamp,
+        model: ModelId,
+        time: Micros,
+        charges: Vec<(Claim, f64)>,
+    ) -> StepId {
+        let id = StepId::new(self.next_step);
+        self.next_step += 1;
+        let predicted_end = now + self.remainder(now) + time;
+        self.in_flight.push_back(InFlight { id, model, predicted_time: time, predicted_end, charges });
+        id
     }
 
     pub(super) fn lane_mut(&mut self, model: ModelId) -> &mut Lane {
@@ -216,7 +236,7 @@ impl Scheduler {
             assert_eq!(queued, occupancy.rows, "every waiting row of {model} is in its queue");
             for request in mine() {
                 assert!(!request.is_done(), "{} is done, but not answered", request.facts.id);
-                let running = self.in_flight.as_ref().is_some_and(|step| step.model == model);
+                let running = self.is_running(model);
                 assert!(request.in_flight() == 0 || running, "{} is in flight without a step", request.facts.id);
             }
         }

@@ -59,8 +59,8 @@ impl Forming<'_> {
         Some(Batch { picks: draft.picks(count).to_vec(), shape: draft.shape(draft.size(count)), reason })
     }
 
-    /// The batch beyond which a larger one only adds latency; `None` where more than another such batch would be left
-    /// waiting, so that throughput counts.
+    /// The batch beyond which a larger one only adds latency; where more than another such batch would be left waiting, the
+    /// one with the most throughput.
     fn knee(&self, seed: &Seed) -> Option<u32> {
         let kind = self.lane.settings.kind;
         let (smallest, extent) = alone(kind, seed.row.tokens).position();
@@ -69,9 +69,10 @@ impl Forming<'_> {
             ShapeKind::Ragged | ShapeKind::Generate => self.lane.occupancy.tokens,
         };
         let profile = self.lane.profile.as_ref()?;
-        // Finding the knee takes a look at every bend of the profile, and it lies within its reach.
-        let near = waiting <= 2 * u64::from(profile.reach(extent)?);
-        let knee = near.then(|| profile.knee(extent)).flatten()?;
-        (waiting <= 2 * u64::from(knee)).then_some(knee.max(smallest))
+        let fastest = profile.fastest(extent)?;
+        // Finding the knee takes a look at every bend of the profile, and it lies below.
+        let near = waiting <= 2 * u64::from(fastest);
+        let knee = near.then(|| profile.knee(extent)).flatten().filter(|knee| waiting <= 2 * u64::from(*knee));
+        Some(knee.unwrap_or(fastest).max(smallest))
     }
 }

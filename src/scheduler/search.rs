@@ -5,6 +5,7 @@ use super::lane::{Lane, Shortage};
 use super::queue::{Requests, Row};
 use super::request::Blocked;
 use super::timers::{Expiry, Timers};
+use super::turn::When;
 use super::waiting::Priority;
 use crate::units::{Bytes, Micros, Timestamp};
 
@@ -47,7 +48,8 @@ fn block(blocked: &mut Option<Blocked>, now: Timestamp, shortage: Shortage) -> b
 }
 
 /// Finds the oldest row of a class that fits and can keep its deadline. Requests that do not fit are noted on the way:
-/// from then on they wait no longer for memory than `room` says.
+/// from then on they wait no longer for memory than `room` says. Not so when the step is to run ahead: whether there is
+/// room counts when the device is free, and what is in flight cannot be given up.
 pub(super) fn search(
     lane: &Lane,
     priority: Priority,
@@ -55,6 +57,7 @@ pub(super) fn search(
     room: Room,
     requests: &mut Requests,
     timers: &mut Timers,
+    when: When,
 ) -> Search {
     let (profile, drift) = match &lane.profile {
         Some(profile) => (profile, &lane.drift),
@@ -93,6 +96,9 @@ pub(super) fn search(
         if let Some(needed) = lacks {
             let shortage = Shortage { needed, available: headroom };
             search.shortage = search.shortage.or(Some(shortage));
+            if when == When::Ahead {
+                continue;
+            }
             if block(&mut request.blocked, now, shortage) {
                 timers.set(now + wait_max, id, Expiry::Memory);
             }

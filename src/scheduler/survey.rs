@@ -1,6 +1,6 @@
 //! Steps that measure a profile: each is one run of a probe.
 
-use super::core::{InFlight, Scheduler};
+use super::core::Scheduler;
 use super::draft::alone;
 use super::lane::Claim;
 use super::step::{Purpose, Reason, Step};
@@ -56,11 +56,9 @@ impl Scheduler {
             return None;
         };
         let time = probe.expected;
-        let id = self.next_id();
         let charges = vec![(turn.claim, 1.0)];
         self.charge(turn, time, &charges);
-        self.in_flight =
-            Some(InFlight { id, model: turn.model, predicted_time: time, predicted_end: now + time, charges });
+        let id = self.launch(now, turn.model, time, charges);
         Some(Step {
             id,
             model: turn.model,

@@ -9,6 +9,15 @@ use super::waiting::Priority;
 use crate::memory::ProfileState;
 use crate::units::{ModelId, Timestamp};
 
+/// When a step is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// The device is free.
+    Now,
+    /// Once the device is done with the one before it.
+    Ahead,
+}
+
 /// One claim on the device that may be served now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Turn {

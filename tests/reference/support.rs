@@ -37,7 +37,7 @@ pub(crate) fn load(blueprint: &Blueprint) -> Box<dyn Model> {
 /// One step.
 pub(crate) fn step(model: &mut dyn Model, rows: &[TokenRow]) -> Vec<Vec<f32>> {
     let batch = Batch::Tokens(rows.iter().cloned().map(Arc::new).collect());
-    let Output::Vectors(vectors) = model.step(&batch).unwrap();
+    let vectors = model.step(&batch).and_then(Output::vectors).unwrap();
     assert_eq!(vectors.len(), rows.len());
     vectors
 }

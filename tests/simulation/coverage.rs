@@ -46,6 +46,7 @@ pub(crate) const EXPECTED: &[&str] = &[
     "lane: ready to draining",
     "lane: ready to down",
     "lane: draining to down",
+    "step: ahead",
     "profile: probe done",
     "profile: probe out of memory",
     "profile: probe faulted",

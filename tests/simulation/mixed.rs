@@ -28,6 +28,7 @@ fn world_of(seed: u64) -> World {
     };
     let capacity = Bytes::mib(rng.range(140, 420));
     let mut world = World::new(seed, settings, capacity);
+    world.runs_ahead = seed % 2 == 1;
     let models: Vec<ModelId> =
         (0..rng.range(1, 4) as u32).map(|id| add_model(&mut world, id, capacity, &mut rng)).collect();
     for &id in &models {

@@ -1,13 +1,15 @@
 //! A server in virtual time: clients, the pure cores, a simulated device and its neighbours, one event after another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use plimsoll::admission::Rejection;
 use plimsoll::memory::{
     Budget, BudgetChange, DeviceBooks, Ledger, LoadNeed, Outcome, Profile, ProfileState, Reading, Readings, RowFacts,
     Terms,
 };
-use plimsoll::scheduler::{LaneSettings, LaneState, Priority, Purpose, Scheduler, Settings, Step, Waiting, Work};
+use plimsoll::scheduler::{
+    LaneSettings, LaneState, Priority, Purpose, Reason, Scheduler, Settings, Step, Waiting, Work,
+};
 use plimsoll::units::{Bytes, Micros, ModelId, RequestId, Timestamp};
 
 use crate::coverage::Coverage;
@@ -104,7 +106,12 @@ pub(crate) struct World {
     pub(crate) events: BTreeMap<(Timestamp, u64), Event>,
     pub(crate) next_event: u64,
     pub(crate) next_request: u64,
-    pub(crate) running: Option<(Step, Ran)>,
+    /// Steps that the device has, in its order.
+    pub(crate) running: VecDeque<(Step, Ran)>,
+    /// Models that the step which runs may evict.
+    pub(crate) at_stake: Vec<ModelId>,
+    /// It takes a second one while it works on the first.
+    pub(crate) runs_ahead: bool,
     pub(crate) loading: Option<ModelId>,
     /// When the device has done what it was told so far: steps and loads run one after another.
     pub(crate) device_free: Timestamp,
@@ -139,7 +146,9 @@ impl World {
             events: BTreeMap::new(),
             next_event: 0,
             next_request: 0,
-            running: None,
+            running: VecDeque::new(),
+            at_stake: Vec::new(),
+            runs_ahead: false,
             loading: None,
             device_free: Timestamp::START,
             open: BTreeMap::new(),
@@ -188,7 +197,7 @@ impl World {
     /// Lets time pass until every request is answered.
     pub(crate) fn run_to_the_end(&mut self) {
         for _ in 0..10_000 {
-            if self.open.is_empty() && self.running.is_none() {
+            if self.open.is_empty() && self.running.is_empty() {
                 return;
             }
             self.run_until(self.now + Micros::millis(100));
@@ -242,7 +251,7 @@ impl World {
             free: self.total.saturating_sub(ours).saturating_sub(self.neighbour),
             total: self.total,
             workspace_reserved: self.workspace,
-            workspace_cached: if self.running.is_some() { Bytes::ZERO } else { self.workspace },
+            workspace_cached: if !self.running.is_empty() { Bytes::ZERO } else { self.workspace },
             library: Bytes::ZERO,
         }
     }
@@ -294,6 +303,7 @@ impl World {
                 self.load(model);
             }
             self.poll();
+            self.poll_ahead();
             self.check();
             // A poll can find that a request will never fit.
             if self.scheduler.poll_timeout().is_none_or(|at| at > self.now) {
@@ -303,7 +313,7 @@ impl World {
     }
 
     fn poll(&mut self) {
-        let idle = self.running.is_none();
+        let idle = self.running.is_empty();
         let reading = self.reading();
         self.polls += 1;
         if let Some(step) = self.scheduler.poll_step(self.now, &reading, &mut self.ledger) {
@@ -323,10 +333,33 @@ impl World {
         }
     }
 
+    /// The step behind the one that runs, on a device that makes use of it.
+    fn poll_ahead(&mut self) {
+        let evictable = self.at_stake.clone();
+        if !self.runs_ahead || self.running.len() != 1 || self.running[0].0.purpose != Purpose::Serve {
+            return;
+        }
+        let reading = self.reading();
+        if let Some(step) = self.scheduler.poll_ahead(self.now, &reading, &mut self.ledger, &evictable) {
+            assert_eq!(step.purpose, Purpose::Serve);
+            assert_ne!(step.reason, Reason::Queue, "what may still come could go along");
+            assert!(!evictable.contains(&step.model));
+            self.coverage.hit("step: ahead");
+            self.check_step(&step);
+            self.begin(step);
+        }
+    }
+
     fn begin(&mut self, step: Step) {
         let model = self.models[&step.model].clone();
-        let idle: Vec<ModelId> =
-            self.scheduler.idle_models().into_iter().filter(|&other| other != step.model).collect();
+        // A step that waits evicts nobody.
+        let idle: Vec<ModelId> = match self.running.is_empty() {
+            true => self.scheduler.idle_models().into_iter().filter(|&other| other != step.model).collect(),
+            false => Vec::new(),
+        };
+        if self.running.is_empty() {
+            self.at_stake.clone_from(&idle);
+        }
         let held: Bytes = self.held.values().copied().sum();
         let taken = held + self.neighbour + Bytes::mib(2);
         let conditions = Conditions {
@@ -353,13 +386,13 @@ impl World {
         }
         self.workspace = self.workspace.max(ran.observed.peak.min(step.lease.ceiling));
         let took = ran.observed.time;
-        self.running = Some((step, ran));
+        self.running.push_back((step, ran));
         self.device_free = self.device_free.max(self.now) + took;
         self.at(self.device_free, Event::StepDone);
     }
 
     fn step_done(&mut self) {
-        let (step, ran) = self.running.take().expect("a step is done once");
+        let (step, ran) = self.running.pop_front().expect("a step is done once");
         let (model, purpose) = (step.model, step.purpose);
         let before = self.scheduler.profile(model).map(Profile::state);
         let done = self.scheduler.complete(self.now, step, &ran.observed, &ran.refused, &mut self.ledger);

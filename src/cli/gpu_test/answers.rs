@@ -72,7 +72,7 @@ fn batch(blueprint: &Blueprint) -> anyhow::Result<Batch> {
 
 fn on_the_cpu(blueprint: &Blueprint, batch: &Batch) -> anyhow::Result<Vec<Vec<f32>>> {
     let mut model = blueprint.load(&Device::Cpu)?;
-    let Output::Vectors(vectors) = model.step(batch).map_err(|fault| anyhow!("{fault}"))?;
+    let vectors = model.step(batch).and_then(Output::vectors).map_err(|fault| anyhow!("{fault}"))?;
     Ok(vectors)
 }
 
@@ -85,7 +85,7 @@ fn on_the_card(stage: &mut Stage, id: ModelId, blueprint: &Blueprint, batch: &Ba
     drop(model);
     drop(account);
     match stepped {
-        Ok((Ok(Output::Vectors(vectors)), _)) => Ok(vectors),
+        Ok((Ok(output), _)) => output.vectors().map_err(|fault| anyhow!("{fault}")),
         Ok((Err(fault), _)) => bail!("{fault}"),
         Err(short) => bail!("{} were needed, {} could be had", short.needed, short.available),
     }

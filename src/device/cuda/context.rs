@@ -88,20 +88,22 @@ fn prepare(card: &Card, cuda: &CudaDevice, scratch: &CudaSlice<u8>) -> candle_co
 /// Loads the modules of all operations that models use.
 fn compile(cuda: &CudaDevice) {
     let started = Instant::now();
+    // A module is loaded with its first function.
     let modules = [
-        &kernels::AFFINE,
-        &kernels::BINARY,
-        &kernels::CAST,
-        &kernels::FILL,
-        &kernels::INDEXING,
-        &kernels::QUANTIZED,
-        &kernels::REDUCE,
-        &kernels::TERNARY,
-        &kernels::UNARY,
+        ("affine_f32", &kernels::AFFINE),
+        ("badd_f32", &kernels::BINARY),
+        ("cast_f32_f16", &kernels::CAST),
+        ("fill_f32", &kernels::FILL),
+        ("is_u32_f32", &kernels::INDEXING),
+        ("dequantize_block_q8_0_f32", &kernels::QUANTIZED),
+        ("softmax_f32", &kernels::REDUCE),
+        ("where_u32_f32", &kernels::TERNARY),
+        ("ugelu_f32", &kernels::UNARY),
     ];
-    for module in modules {
-        // There is no function without a name: the module is loaded all the same, and that is what is wanted.
-        let _ = cuda.get_or_load_func("", module);
+    for (function, module) in modules {
+        if let Err(error) = cuda.get_or_load_func(function, module) {
+            tracing::warn!("candle's {function} is not loaded in advance: {error}");
+        }
     }
     tracing::info!("candle's kernels are ready after {} ms", started.elapsed().as_millis());
 }

@@ -159,6 +159,10 @@ impl Device for CudaDevice {
         Terms::CUDA
     }
 
+    fn runs_ahead(&self) -> bool {
+        true
+    }
+
     fn taken_by(&self, weights: Bytes) -> Bytes {
         // A tensor begins at a multiple of 512 bytes: a MiB is that for 4,000 of them.
         (weights + Bytes::mib(1)).round_up_to(Terms::CUDA.granule)

@@ -40,6 +40,8 @@ pub(super) struct Machine {
     pub(super) orders: VecDeque<Order>,
     /// It works on an order that it has taken out.
     pub(super) working: bool,
+    /// It takes a step behind the one it works on.
+    pub(super) runs_ahead: bool,
     pub(super) tenants: BTreeMap<ModelId, Tenant>,
     pub(super) total: Bytes,
     /// What somebody else has of it.
@@ -70,6 +72,7 @@ impl Machine {
         Machine {
             orders: VecDeque::new(),
             working: false,
+            runs_ahead: false,
             tenants,
             total: Bytes::gib(1),
             neighbour: Bytes::ZERO,
@@ -243,6 +246,10 @@ impl Device for FakeDevice {
             models: BTreeMap::new(),
             events: Vec::new(),
         })
+    }
+
+    fn runs_ahead(&self) -> bool {
+        self.0.lock().unwrap().runs_ahead
     }
 
     fn slack(&self) -> Slack {

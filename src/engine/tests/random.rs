@@ -1,5 +1,5 @@
 //! Random actions on a small server, and the invariants after each: the world checks that every request is answered
-//! exactly once with its own rows, that the scheduler and the payloads agree, that the device has at most one errand,
+//! exactly once with its own rows, that the scheduler and the payloads agree, that the device has the errands that the engine knows of,
 //! that the books balance and that the engine never spins.
 
 use rand::rngs::SmallRng;
@@ -32,6 +32,7 @@ fn setup(random: &mut SmallRng) -> Setup {
     let setup = Setup {
         load_timeout: Micros::millis(random.random_range(50..3_000)),
         minimum_residency: Micros::millis(random.random_range(0..2_000)),
+        runs_ahead: random.random(),
         ..Setup::of(models)
     };
     setup.with_room_for(random.random_range(1..4))

@@ -8,6 +8,10 @@ use crate::units::{Bytes, Micros};
 /// worth the latency.
 const KNEE_PART: f64 = 0.95;
 
+/// A deep queue is served in the smallest batches with this part of the best profiled throughput. Not in the largest: on a
+/// card, activations that no longer fit its cache make steps slower by the token.
+const FASTEST_PART: f64 = 0.99;
+
 /// The largest batch that keeps every bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Largest {
@@ -32,7 +36,7 @@ impl Profile {
     /// The largest batch at `extent` with `predicted <= fits` and `time <= within`, by bisection: both are monotone.
     /// `fits` is already divided by the drift factor. `None` when nothing is measured at this extent.
     pub fn largest_batch(&self, extent: u32, fits: Bytes, within: Micros) -> Option<Largest> {
-        let reach = self.reach(extent)?;
+        let reach = self.peaks.reach(extent)?;
         // What keeps this batch from being run; a batch below the reach is always measured.
         let broken = |batch: u32| {
             let shape = self.axes.kind.at(batch, extent);
@@ -55,9 +59,26 @@ impl Profile {
         Some(Largest { batch, bound })
     }
 
-    /// The largest batch at `extent` that anything is known about; `None` when nothing is measured there.
-    pub fn reach(&self, extent: u32) -> Option<u32> {
-        self.peaks.reach(extent)
+    /// The batch for a queue that is deeper than any batch, at `extent` or a little below it: of those measured the
+    /// smallest with 99 % of the best throughput. `None` when nothing is measured there.
+    pub fn fastest(&self, extent: u32) -> Option<u32> {
+        let index = self.fastest.partition_point(|(column, _)| *column < extent);
+        self.fastest.get(index).map(|(_, batch)| *batch)
+    }
+
+    /// The table behind [`Profile::fastest`]: for each extent that has a column in use.
+    pub(super) fn find_fastest(&self, extents: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
+        let of_column = |extent: u32| {
+            let throughput = |batch: u32| {
+                let time = self.times.at(batch, extent).map_or(u64::MAX, |time| time.max(1));
+                f64::from(batch) / time as f64
+            };
+            let bends = self.times.bends(extent);
+            let best = bends.iter().map(|batch| throughput(*batch)).fold(0.0, f64::max);
+            let found = bends.into_iter().find(|batch| throughput(*batch) >= best * FASTEST_PART)?;
+            Some((extent, found))
+        };
+        extents.filter_map(of_column).collect()
     }
 
     /// The smallest batch at `extent` with 95 % of the best profiled throughput; `None` when nothing is measured there.

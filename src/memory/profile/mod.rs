@@ -103,6 +103,8 @@ pub struct Profile {
     // Derived from the above by `rebuild`, so that predictions and questions are cheap.
     peaks: Surface,
     times: Surface,
+    /// For each extent that is measured the batch for a deep queue.
+    fastest: Vec<(u32, u32)>,
     probes: Vec<Probe>,
 }
 
@@ -121,6 +123,7 @@ impl Profile {
             spot_checks: Vec::new(),
             peaks: Surface::default(),
             times: Surface::default(),
+            fastest: Vec::new(),
             probes: Vec::new(),
         };
         profile.rebuild();
@@ -298,7 +301,9 @@ impl Profile {
         let switches = &self.axes.extent.splits;
         let peaks = Surface::build(columns().map(|column| curve(column, |point| point.peak.get())), switches);
         let times = Surface::build(columns().map(|column| curve(column, |point| point.time.get())), switches);
+        let extents: Vec<u32> = columns().map(|column| column.extent).collect();
         (self.peaks, self.times) = (peaks, times);
+        self.fastest = self.find_fastest(extents.into_iter());
         let grid = survey::grid_probes(self);
         if grid.iter().any(|place| !self.too_large.contains_key(place)) {
             self.probes = survey::probes(self, grid);

@@ -357,3 +357,18 @@ fn a_table_of_something_else_is_refused() {
     let check = refused(&|table: &mut Table| table.lines.push(table.lines[held_out]));
     assert_eq!(check, Some(TableError::Twice(twice)));
 }
+
+#[test]
+fn the_fastest_batch_is_not_the_largest_where_larger_ones_are_slower() {
+    // In batches of 8 a row takes a tenth longer than in batches of 4.
+    let time = |shape: Shape| {
+        let (batch, extent) = shape.position();
+        let each = if batch > 4 { 11 } else { 10 };
+        Micros::new(u64::from(batch * extent) * each)
+    };
+    let mut profile = Profile::new(axes(), Slack::CPU);
+    assert_eq!(profile.fastest(16), None);
+    survey(&mut profile, Bytes::MAX, |shape| Measured { time: time(shape) + Micros::new(400), ..measure(shape) });
+    assert_eq!((profile.fastest(64), profile.fastest(50)), (Some(4), Some(4)));
+    assert_eq!(profile.fastest(10_000), None);
+}

@@ -1,9 +1,14 @@
 //! The forward pass.
 
+#[cfg(feature = "cuda")]
+use std::rc::Rc;
+
 use candle_core::{DType, Device, Result, Tensor};
 
 use crate::config::Pooling;
 use crate::memory::{Axes, ShapeKind};
+#[cfg(feature = "cuda")]
+use crate::model::Later;
 #[cfg(feature = "cuda")]
 use crate::model::layers::OnCard;
 use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, Rest, SelfAttention, Widths, Workspace};
@@ -48,11 +53,7 @@ impl Model for Bert {
             ShapeKind::Ragged | ShapeKind::Generate => Rows::ragged(lengths),
         };
         let indices = label::layer("inputs", None, || collate(rows, &layout));
-        let vectors = self.forward(&indices, &layout)?;
-        match vectors.iter().position(|vector| vector.iter().any(|value| !value.is_finite())) {
-            Some(row) => Err(Fault::NotFinite { row }),
-            None => Ok(Output::Vectors(vectors)),
-        }
+        Ok(self.forward(&indices, &layout)?)
     }
 }
 
@@ -71,7 +72,7 @@ impl Bert {
         }
     }
 
-    fn forward(&self, indices: &Indices, rows: &Rows) -> Result<Vec<Vec<f32>>> {
+    fn forward(&self, indices: &Indices, rows: &Rows) -> Result<Output> {
         let work = label::layer("workspace", None, || {
             Workspace::new(self.kernels, self.activations, self.widths, rows, indices, &self.device)
         })?;
@@ -85,33 +86,66 @@ impl Bert {
         label::layer("head", None, || self.answer(&hidden, rows, rest))
     }
 
-    /// What becomes of the last layer's hidden states, on the host.
-    fn answer(&self, hidden: &Tensor, rows: &Rows, rest: Rest) -> Result<Vec<Vec<f32>>> {
-        match &self.head {
-            Head::Pool(pooling) => match (self.kernels, rest) {
-                #[cfg(feature = "cuda")]
-                (_, Rest::Card(OnCard { operations, layout })) => {
-                    card::pool(&operations, hidden, &layout, *pooling)?.to_vec2()
-                }
-                (Kernels::Plain, Rest::None) => pool_plain(hidden, rows, *pooling),
-                (Kernels::Framework, Rest::None) => framework::pool(hidden, rows, *pooling)?.to_vec2(),
-                (Kernels::Fused | Kernels::Card, Rest::None) => pool(hidden, rows, *pooling),
+    /// What becomes of the last layer's hidden states.
+    fn answer(&self, hidden: &Tensor, rows: &Rows, rest: Rest) -> Result<Output> {
+        match rest {
+            Rest::None => {}
+            #[cfg(feature = "cuda")]
+            Rest::Card(card) => return self.answer_on_card(hidden, card),
+        }
+        let vectors = match &self.head {
+            Head::Pool(pooling) => match self.kernels {
+                Kernels::Plain => pool_plain(hidden, rows, *pooling)?,
+                Kernels::Framework => framework::pool(hidden, rows, *pooling)?.to_vec2()?,
+                Kernels::Fused | Kernels::Card => pool(hidden, rows, *pooling)?,
             },
-            Head::Classify { pooler, classifier } => {
-                let first = match (self.kernels, rest) {
-                    #[cfg(feature = "cuda")]
-                    (_, Rest::Card(OnCard { operations, layout })) => {
-                        card::pool(&operations, hidden, &layout, Pooling::Cls)?.to_dtype(self.activations)?
-                    }
-                    (Kernels::Framework, Rest::None) => framework::first_positions(hidden, rows)?,
-                    (Kernels::Fused | Kernels::Plain | Kernels::Card, Rest::None) => {
+            Head::Classify { .. } => {
+                let first = match self.kernels {
+                    Kernels::Framework => framework::first_positions(hidden, rows)?,
+                    Kernels::Fused | Kernels::Plain | Kernels::Card => {
                         Tensor::new(pool(hidden, rows, Pooling::Cls)?, &self.device)?
                     }
                 };
-                let pooled = pooler.forward(&first, self.kernels)?.tanh()?;
-                classifier.forward(&pooled, self.kernels)?.to_dtype(DType::F32)?.to_vec2()
+                self.classify(&first)?.to_vec2()?
             }
-        }
+        };
+        Ok(Output::Vectors(vectors))
+    }
+
+    /// The logits of rows whose first positions' states these are, in f32; for heads that classify.
+    fn classify(&self, first: &Tensor) -> Result<Tensor> {
+        let Head::Classify { pooler, classifier } = &self.head else { return Ok(first.clone()) };
+        let pooled = pooler.forward(first, self.kernels)?.tanh()?;
+        classifier.forward(&pooled, self.kernels)?.to_dtype(DType::F32)
+    }
+
+    /// The same where everything is queued, and nobody waits for it yet.
+    #[cfg(feature = "cuda")]
+    fn answer_on_card(&self, hidden: &Tensor, card: OnCard) -> Result<Output> {
+        let OnCard { operations, layout } = card;
+        let pooled = match &self.head {
+            Head::Pool(pooling) => card::pool(&operations, hidden, &layout, *pooling)?,
+            Head::Classify { .. } => {
+                let first = card::pool(&operations, hidden, &layout, Pooling::Cls)?;
+                self.classify(&first.to_dtype(self.activations)?)?
+            }
+        };
+        Ok(Output::Later(Rc::new(OnItsWay(card::fetch(&operations, &pooled)?))))
+    }
+}
+
+/// Vectors that a card sends to the host.
+#[cfg(feature = "cuda")]
+struct OnItsWay(card::Fetch);
+
+#[cfg(feature = "cuda")]
+impl Later for OnItsWay {
+    fn is_there(&self) -> bool {
+        self.0.is_there()
+    }
+
+    fn wait(&self) -> std::result::Result<Vec<Vec<f32>>, Fault> {
+        Ok(self.0.wait()?)
     }
 }
 

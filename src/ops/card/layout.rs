@@ -9,8 +9,12 @@ use crate::ops::{Indices, Rows};
 /// Queries of a tile of attention: the fewest, so that a list of tiles of either size fits.
 const TILE: usize = 64;
 
-/// From this part of a step's tokens on in rows of more than one long tile, attention works in long tiles.
-const LONG_PART: f64 = 0.5;
+/// Rows from this length on are read fewer times in long tiles: on an H200 6 % less time at 512 tokens, 12 % at 4,096; a
+/// mixture of texts of 101 tokens on average takes 27 % more.
+const LONG_ROW: usize = 480;
+
+/// Attention works in long tiles where so large a part of a step's tokens is in long rows.
+const LONG_PART: f64 = 0.9;
 
 /// Rows on the card, ragged: where each lies, the indices of its positions, and the tiles that attention works in. All in
 /// one piece of memory, which is filled by one copy.
@@ -73,7 +77,7 @@ impl Layout {
 
 /// The tiles of a step, those of long rows first: the blocks that start last are then short. And whether they are long.
 fn tiles(rows: &Rows) -> (Vec<[u32; 4]>, bool) {
-    let in_long_rows: usize = rows.iter().map(|(_, length)| length).filter(|length| *length > 2 * TILE).sum();
+    let in_long_rows: usize = rows.iter().map(|(_, length)| length).filter(|length| *length >= LONG_ROW).sum();
     let long = in_long_rows as f64 > LONG_PART * rows.tokens() as f64;
     let queries = if long { 2 * TILE } else { TILE };
     let mut by_length: Vec<(usize, usize)> = rows.iter().collect();
@@ -96,6 +100,8 @@ mod tests {
         check(&[], &[], false);
         check(&[3, 0, 64], &[[3, 64, 0, 0], [0, 3, 0, 0]], false);
         check(&[65, 1], &[[0, 65, 0, 0], [0, 65, 64, 0], [65, 1, 0, 0]], false);
-        check(&[10, 129], &[[10, 129, 0, 0], [10, 129, 128, 0], [0, 10, 0, 0]], true);
+        check(&[10, 129], &[[10, 129, 0, 0], [10, 129, 64, 0], [10, 129, 128, 0], [0, 10, 0, 0]], false);
+        let long: Vec<[u32; 4]> = [0, 128, 256, 384].map(|first| [1, 512, first, 0]).into();
+        check(&[1, 512], &[long, vec![[0, 1, 0, 0]]].concat(), true);
     }
 }

@@ -17,7 +17,11 @@ mod layout;
 mod operations;
 #[cfg(feature = "cuda")]
 mod layers;
+#[cfg(feature = "cuda")]
+mod fetch;
 
+#[cfg(feature = "cuda")]
+pub(crate) use fetch::{Fetch, fetch};
 #[cfg(feature = "cuda")]
 pub(crate) use gemm::Epilogue;
 #[cfg(feature = "cuda")]

@@ -8,6 +8,7 @@ use cudarc::driver::sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMI
 use cudarc::driver::{CudaFunction, CudaModule, CudaStream, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 
+use super::fetch::Pages;
 use super::gemm::Gemm;
 use super::tensors::{Address, ordinal};
 use super::{HEAD_SIZES, VECTOR, WIDTHS};
@@ -23,6 +24,8 @@ static KERNELS: [(&str, &[u8]); 4] = compiled!["attention", "embed", "norm", "po
 pub(crate) struct Operations {
     pub(super) stream: Arc<CudaStream>,
     pub(super) gemm: Gemm,
+    /// Where results go on the host.
+    pub(super) pages: Pages,
     f16: Functions,
     bf16: Functions,
 }
@@ -47,6 +50,7 @@ impl Operations {
             .collect::<Result<Vec<Arc<CudaModule>>>>()?;
         let operations = Operations {
             gemm: Gemm::new(scratch.0, scratch.1)?,
+            pages: Pages::default(),
             f16: Functions::load(&modules, "f16")?,
             bf16: Functions::load(&modules, "bf16")?,
             stream,
