@@ -22,9 +22,9 @@ pub use survey::{PROBE_RUNS, Probe, ProbeRuns};
 pub use table::{Role, Table, TableError, TableLine};
 
 use self::grid::{Column, Rank};
-use self::surface::Surface;
+use self::surface::{Growth, Surface};
 use self::validation::Checks;
-use super::{Axes, Shape};
+use super::{Axes, Shape, ShapeKind};
 use crate::units::{Bytes, Micros};
 
 /// What is added to an interpolated peak: all that predictions allow for besides what was measured.
@@ -299,8 +299,14 @@ impl Profile {
             (column.extent, points.map(|(&(_, batch), &point)| (batch, of(point))).collect::<Vec<_>>())
         };
         let switches = &self.axes.extent.splits;
-        let peaks = Surface::build(columns().map(|column| curve(column, |point| point.peak.get())), switches);
-        let times = Surface::build(columns().map(|column| curve(column, |point| point.time.get())), switches);
+        let of_times = match self.axes.kind {
+            ShapeKind::Padded => Growth::Monotone,
+            ShapeKind::Ragged | ShapeKind::Generate => Growth::Unknown,
+        };
+        let peaks = columns().map(|column| curve(column, |point| point.peak.get()));
+        let peaks = Surface::build(peaks, switches, Growth::Monotone);
+        let times = columns().map(|column| curve(column, |point| point.time.get()));
+        let times = Surface::build(times, switches, of_times);
         let extents: Vec<u32> = columns().map(|column| column.extent).collect();
         (self.peaks, self.times) = (peaks, times);
         self.fastest = self.find_fastest(extents.into_iter());

@@ -15,16 +15,33 @@ struct Curve {
     joined: bool,
 }
 
-/// The surface. Monotone: a larger batch or extent never has a smaller value, whatever noise the points have.
+/// What is known of how a quantity changes from one extent to a larger one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// It grows, or stays.
+    #[default]
+    Monotone,
+    /// Nothing: the time of so many tokens in long rows may be less than in short ones, of which there are more. A column
+    /// says nothing about the next, and between two of them the larger one counts.
+    Unknown,
+}
+
+/// The surface. A larger batch never has a smaller value, whatever noise the points have, nor has a larger extent where
+/// that is known.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Surface {
     curves: Vec<Curve>,
+    growth: Growth,
 }
 
 impl Surface {
     /// Builds it from columns `(extent, [(batch, value)])` in increasing order of extent, each not empty and in
     /// increasing order of batch. `switches` are the extents after which the code path changes.
-    pub(super) fn build(columns: impl IntoIterator<Item = (u32, Vec<(u32, u64)>)>, switches: &[u32]) -> Surface {
+    pub(super) fn build(
+        columns: impl IntoIterator<Item = (u32, Vec<(u32, u64)>)>,
+        switches: &[u32],
+        growth: Growth,
+    ) -> Surface {
         let mut curves: Vec<Curve> = Vec::new();
         // The largest value of all columns so far at each batch: what this column may not fall below.
         let mut floor: Vec<(u32, u64)> = Vec::new();
@@ -33,7 +50,9 @@ impl Surface {
                 .last()
                 .is_none_or(|before| !switches.iter().any(|&below| before.extent <= below && below < extent));
             let knots = raised(&points, &floor);
-            floor = upper(&knots, &floor);
+            if growth == Growth::Monotone {
+                floor = upper(&knots, &floor);
+            }
             curves.push(Curve { extent, knots, joined });
         }
         // From the largest extent down, so that what is continued is as far as any larger extent goes.
@@ -41,7 +60,7 @@ impl Surface {
             let (smaller, larger) = curves.split_at_mut(index);
             continue_along(&mut smaller[index - 1].knots, &larger[0].knots);
         }
-        Surface { curves }
+        Surface { curves, growth }
     }
 
     /// The value, rounded up; `None` beyond what is measured. A batch below the smallest measured one has its value.
@@ -49,11 +68,16 @@ impl Surface {
         let index = self.curves.partition_point(|curve| curve.extent < extent);
         let upper = self.curves.get(index)?;
         let above = value(&upper.knots, batch)?;
-        if !upper.joined {
+        if !upper.joined || upper.extent == extent {
             return Some(above);
         }
         let below = index.checked_sub(1).map(|index| &self.curves[index]);
-        match below.and_then(|lower| Some((lower.extent, value(&lower.knots, batch)?))) {
+        // Beyond its end a column still counts where the next one may have less: no batch is to be cheaper than a smaller.
+        let of_lower = |lower: &Curve| match self.growth {
+            Growth::Monotone => value(&lower.knots, batch),
+            Growth::Unknown => value(&lower.knots, batch).or(Some(last(&lower.knots).1)),
+        };
+        match below.and_then(|lower| Some((lower.extent, of_lower(lower)?))) {
             Some((lower_extent, below)) => Some(blend((lower_extent, below), (upper.extent, above), extent)),
             // No smaller column goes that far: the larger extent bounds this one from above.
             None => Some(above),
@@ -155,7 +179,7 @@ mod tests {
 
     /// Two columns, at 10 and 20, over batches 1..=4.
     fn surface() -> Surface {
-        Surface::build([(10, vec![(1, 10), (4, 40)]), (20, vec![(1, 30), (4, 120)])], &[])
+        Surface::build([(10, vec![(1, 10), (4, 40)]), (20, vec![(1, 30), (4, 120)])], &[], Growth::Monotone)
     }
 
     #[test]
@@ -185,15 +209,15 @@ mod tests {
     #[test]
     fn a_switch_of_extent_is_not_interpolated_across() {
         let columns = || [(10, vec![(1, 10)]), (20, vec![(1, 30)])];
-        assert_eq!(Surface::build(columns(), &[15]).at(1, 12), Some(30));
-        assert_eq!(Surface::build(columns(), &[10]).at(1, 12), Some(30));
-        assert_eq!(Surface::build(columns(), &[20]).at(1, 15), Some(20));
-        assert_eq!(Surface::build(columns(), &[9]).at(1, 15), Some(20));
+        assert_eq!(Surface::build(columns(), &[15], Growth::Monotone).at(1, 12), Some(30));
+        assert_eq!(Surface::build(columns(), &[10], Growth::Monotone).at(1, 12), Some(30));
+        assert_eq!(Surface::build(columns(), &[20], Growth::Monotone).at(1, 15), Some(20));
+        assert_eq!(Surface::build(columns(), &[9], Growth::Monotone).at(1, 15), Some(20));
     }
 
     #[test]
     fn a_column_that_ends_early_is_bounded_by_the_next() {
-        let surface = Surface::build([(10, vec![(1, 10)]), (20, vec![(1, 30), (4, 120)])], &[]);
+        let surface = Surface::build([(10, vec![(1, 10)]), (20, vec![(1, 30), (4, 120)])], &[], Growth::Monotone);
         assert_eq!(surface.at(4, 15), Some(120));
         assert_eq!(surface.at(4, 10), Some(120));
         assert_eq!(surface.at(2, 10), Some(47)); // on the line from (1, 10) to (4, 120)
@@ -206,7 +230,7 @@ mod tests {
     #[test]
     fn noise_never_makes_it_fall() {
         let noisy = [(10, vec![(1, 50), (2, 40), (8, 90)]), (20, vec![(1, 20), (8, 80)]), (30, vec![(1, 10), (4, 60)])];
-        let surface = Surface::build(noisy, &[]);
+        let surface = Surface::build(noisy, &[], Growth::Monotone);
         let all: Vec<(u32, u32, u64)> = (1..=30)
             .flat_map(|extent| (1..=8).map(move |batch| (batch, extent)))
             .filter_map(|(batch, extent)| Some((batch, extent, surface.at(batch, extent)?)))
@@ -219,5 +243,15 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_column_says_nothing_about_a_larger_extent_where_growth_is_unknown() {
+        let columns = || [(10, vec![(1, 50), (4, 200)]), (20, vec![(1, 30), (2, 20), (4, 80)])];
+        let surface = Surface::build(columns(), &[], Growth::Unknown);
+        assert_eq!((surface.at(4, 10), surface.at(4, 20)), (Some(200), Some(80)));
+        assert_eq!(surface.at(2, 20), Some(30), "along the batch it never falls");
+        assert_eq!(surface.at(4, 15), Some(200), "between two the larger one counts");
+        assert_eq!(Surface::build(columns(), &[], Growth::Monotone).at(4, 20), Some(200));
     }
 }

@@ -372,3 +372,31 @@ fn the_fastest_batch_is_not_the_largest_where_larger_ones_are_slower() {
     assert_eq!((profile.fastest(64), profile.fastest(50)), (Some(4), Some(4)));
     assert_eq!(profile.fastest(10_000), None);
 }
+
+#[test]
+fn a_ragged_profile_has_its_knee_where_throughput_flattens() {
+    let axis = |max| Axis { min: 1, max, splits: vec![] };
+    let axes = Axes {
+        kind: ShapeKind::Ragged,
+        batch: axis(32_768),
+        extent: axis(512),
+        step_tokens_max: 32_768,
+        measured_tokens_min: 512,
+    };
+    let mut profile = Profile::new(axes, Slack::CUDA);
+    let measure = |shape: Shape| {
+        let (tokens, longest) = shape.position();
+        // A row costs as much as 20 tokens.
+        let time = Micros::new(u64::from(1_000 + tokens + 20 * tokens / longest));
+        Measured { shape, peak: Bytes::kib(12) * u64::from(tokens), time }
+    };
+    while let Some(probe) = profile.next_probe(Bytes::MAX) {
+        profile.record(measure(probe.shape));
+    }
+    // tokens / (1,000 + tokens) is 95 % of what 16,384 have from 8,334 on, and 99 % from 13,770 on.
+    let restored = Profile::from_table(&profile.table(), profile.axes(), Slack::CUDA).unwrap();
+    for profile in [profile, restored] {
+        let (knee, fastest) = (profile.knee(512).unwrap(), profile.fastest(512).unwrap());
+        assert!((8_000..17_000).contains(&knee) && knee <= fastest && fastest >= 13_770, "{knee} {fastest}");
+    }
+}

@@ -121,6 +121,7 @@ fn middle(from: u32, to: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::profile::surface::Growth;
     use crate::memory::{Axis, ShapeKind};
 
     fn axes(extent_max: u32, batch_max: u32) -> Axes {
@@ -153,7 +154,11 @@ mod tests {
         let check = |extents: &[u32], batches: &[u32], expected: &[Place]| {
             let axes = axes(*extents.last().unwrap(), *batches.last().unwrap());
             let column = |&extent| (extent, batches.iter().map(|&batch| (batch, u64::from(batch * extent))).collect());
-            assert_eq!(held_out(&axes, &Surface::build(extents.iter().map(column), &[])), expected, "{extents:?}");
+            assert_eq!(
+                held_out(&axes, &Surface::build(extents.iter().map(column), &[], Growth::Monotone)),
+                expected,
+                "{extents:?}"
+            );
         };
         // At the largest batches, then in the middle of those between which there is one.
         check(&[8, 16, 64], &[1, 2, 4, 8, 16, 32], &[(11, 23), (32, 11)]);
@@ -168,7 +173,7 @@ mod tests {
     #[test]
     fn a_miss_is_followed_by_a_check_between_it_and_the_extent_below() {
         let column = |extent| (extent, vec![(1, 1), (16, 16)]);
-        let peaks = Surface::build([column(8), column(2048)], &[]);
+        let peaks = Surface::build([column(8), column(2048)], &[], Growth::Monotone);
         let axes = axes(2048, 16);
         let mut checks = Checks::default();
         let mut answer = |peak| {
