@@ -48,7 +48,7 @@ SHARE_TOLERANCE = 0.10
 USED_MIN = 0.90
 REASONS = ("memory", "latency", "knee", "queue", "limit")
 # Seconds that both benches may take to ask for their undisturbed answers and to fill the queues.
-FILLING_MAX = 60
+FILLING_MAX = 150
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -9,7 +9,7 @@
 # leaves in the cache, while the server is idle. Under load it comes once, at 0.5.
 set -eu
 : "${PLIMSOLL:=$(dirname "$0")/../target/release/plimsoll}"
-: "${LENGTHS:=fixed:512}" "${ROWS:=32}" "${CALLERS:=16}" "${FIXED:=1,4,16}" "${HOLD:=5s}" "${DECAY:=1s}"
+: "${LENGTHS:=encode}" "${ROWS:=32}" "${CALLERS:=24}" "${FIXED:=16,64}" "${HOLD:=3s}" "${DECAY:=1s}"
 repository=$1 model=$2
 folder=${3:-$(mktemp -d)}
 mkdir -p "$folder"

@@ -1,6 +1,9 @@
 //! The inverse questions: how large may a step be, and how large is worth while.
 
+use std::ops::Range;
+
 use super::Profile;
+use crate::memory::ShapeKind;
 use crate::memory::profile::grid::first_batch;
 use crate::units::{Bytes, Micros};
 
@@ -61,24 +64,54 @@ impl Profile {
 
     /// The batch for a queue that is deeper than any batch, at `extent` or a little below it: of those measured the
     /// smallest with 99 % of the best throughput. `None` when nothing is measured there.
+    ///
+    /// Where the batch counts tokens it is one for all extents, by their mean: how long the rows are matters little, a
+    /// batch has rows of many lengths, and a few per cent are within what one measurement is off by.
     pub fn fastest(&self, extent: u32) -> Option<u32> {
         let index = self.fastest.partition_point(|(column, _)| *column < extent);
         self.fastest.get(index).map(|(_, batch)| *batch)
     }
 
-    /// The table behind [`Profile::fastest`]: for each extent that has a column in use.
-    pub(super) fn find_fastest(&self, extents: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
-        let of_column = |extent: u32| {
-            let throughput = |batch: u32| {
-                let time = self.times.at(batch, extent).map_or(u64::MAX, |time| time.max(1));
-                f64::from(batch) / time as f64
-            };
-            let bends = self.times.bends(extent);
-            let best = bends.iter().map(|batch| throughput(*batch)).fold(0.0, f64::max);
-            let found = bends.into_iter().find(|batch| throughput(*batch) >= best * FASTEST_PART)?;
-            Some((extent, found))
+    /// The table behind [`Profile::fastest`]: for each of these extents, which have a column in use.
+    pub(super) fn find_fastest(&self, extents: &[u32]) -> Vec<(u32, u32)> {
+        let throughput = |extent: u32, batch: u32| {
+            let time = self.times.at(batch, extent)?;
+            Some(f64::from(batch) / time.max(1) as f64)
         };
-        extents.filter_map(of_column).collect()
+        let best = |extent: u32| {
+            let all = self.times.bends(extent).into_iter().filter_map(|batch| throughput(extent, batch));
+            all.fold(f64::MIN_POSITIVE, f64::max)
+        };
+        let bests: Vec<f64> = extents.iter().map(|&extent| best(extent)).collect();
+        // Of a batch: what it has of the best throughput, on average over these columns. One that a column does not
+        // reach, or that is less than a row there, counts nothing in it.
+        let merit = |batch: u32, columns: Range<usize>| {
+            let count = columns.len().max(1);
+            let parts = columns.filter_map(|column| {
+                let possible = batch >= first_batch(&self.axes, extents[column]);
+                throughput(extents[column], batch).filter(|_| possible).map(|value| value / bests[column])
+            });
+            parts.sum::<f64>() / count as f64
+        };
+        let smallest_good = |columns: Range<usize>| {
+            let mut batches: Vec<u32> = columns.clone().flat_map(|column| self.times.bends(extents[column])).collect();
+            batches.sort_unstable();
+            batches.dedup();
+            let merits: Vec<f64> = batches.iter().map(|&batch| merit(batch, columns.clone())).collect();
+            let best = merits.iter().copied().fold(0.0, f64::max);
+            let found = merits.iter().position(|merit| *merit >= best * FASTEST_PART);
+            found.map(|index| batches[index])
+        };
+        let all = 0..extents.len();
+        match self.axes.kind {
+            ShapeKind::Padded => {
+                all.filter_map(|column| Some((extents[column], smallest_good(column..column + 1)?))).collect()
+            }
+            ShapeKind::Ragged | ShapeKind::Generate => {
+                let batch = smallest_good(all);
+                extents.iter().filter_map(|&extent| Some((extent, batch?))).collect()
+            }
+        }
     }
 
     /// The smallest batch at `extent` with 95 % of the best profiled throughput; `None` when nothing is measured there.

@@ -309,7 +309,7 @@ impl Profile {
         let times = Surface::build(times, switches, of_times);
         let extents: Vec<u32> = columns().map(|column| column.extent).collect();
         (self.peaks, self.times) = (peaks, times);
-        self.fastest = self.find_fastest(extents.into_iter());
+        self.fastest = self.find_fastest(&extents);
         let grid = survey::grid_probes(self);
         if grid.iter().any(|place| !self.too_large.contains_key(place)) {
             self.probes = survey::probes(self, grid);

@@ -400,3 +400,29 @@ fn a_ragged_profile_has_its_knee_where_throughput_flattens() {
         assert!((8_000..17_000).contains(&knee) && knee <= fastest && fastest >= 13_770, "{knee} {fastest}");
     }
 }
+
+#[test]
+fn a_ragged_profile_has_one_fastest_batch_whatever_its_points_are_off_by() {
+    let axis = |max| Axis { min: 1, max, splits: vec![] };
+    let axes = Axes {
+        kind: ShapeKind::Ragged,
+        batch: axis(32_768),
+        extent: axis(512),
+        step_tokens_max: 32_768,
+        measured_tokens_min: 32_768,
+    };
+    let mut profile = Profile::new(axes, Slack::CUDA);
+    // Beyond 8,192 tokens a token takes a tenth longer. Each measurement is off by up to 3 %, and short rows cost more.
+    let time = |(tokens, longest): (u32, u32)| {
+        let each = if tokens > 8_192 { 1.1 } else { 1.0 } * (1.0 + 1.0 / f64::from(longest));
+        let off = 1.0 + 0.03 * f64::from(tokens * 31 + longest * 17).sin();
+        Micros::new(((500.0 + f64::from(tokens) * each) * off) as u64)
+    };
+    while let Some(probe) = profile.next_probe(Bytes::MAX) {
+        let peak = Bytes::kib(12) * probe.shape.tokens();
+        profile.record(Measured { shape: probe.shape, peak, time: time(probe.shape.position()) });
+    }
+    let fastest: Vec<u32> = [1, 7, 64, 200, 512].iter().filter_map(|&extent| profile.fastest(extent)).collect();
+    assert_eq!(fastest.len(), 5);
+    assert!(fastest.iter().all(|batch| *batch == fastest[0] && (5_000..=8_192).contains(batch)), "{fastest:?}");
+}
