@@ -2,6 +2,7 @@
 
 mod faults;
 mod ladder;
+mod queued;
 mod scopes;
 mod snapshot;
 mod tracing;
