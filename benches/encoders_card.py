@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+"""Encoders on a GPU beside PyTorch: throughput over gRPC from text, many small calls, dense batches, single texts.
+
+usage: encoders_card.py [--plimsoll BINARY] [--repository FOLDER] [--sizes large,base] [--rounds N] [--seconds S]
+                        [--profiles FOLDER] [--only-alternate]
+
+FOLDER holds one model for each size, named by it: `random_bert.py FOLDER base=base large=large`. In each round a server
+answers S seconds of mixed-length calls for each size (distinct texts, client on the same host), then, with the server gone,
+benches/peers/card.py measures PyTorch; printed are both, their ratio round by round, median and spread. Then, once:
+
+    512 callers of one text each       of the figure with batches; p99
+    all rows 512, all rows 128 tokens  tokens/s
+    one caller, one text of 128        p50
+
+Needs a GPU, and torch and transformers for the peer.
+"""
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("--plimsoll", default=os.path.join(HERE, "..", "target", "release", "plimsoll"))
+parser.add_argument("--repository", required=True)
+parser.add_argument("--sizes", default="large,base")
+parser.add_argument("--rounds", type=int, default=3)
+parser.add_argument("--seconds", type=int, default=30)
+parser.add_argument("--profiles", help="folder of kept profiles")
+parser.add_argument("--only-alternate", action="store_true", help="nothing but the rounds")
+args = parser.parse_args()
+SIZES = args.sizes.split(",")
+
+
+class Server:
+    """`plimsoll serve` on free ports."""
+
+    def __init__(self, profiles, log):
+        with socket.socket() as one, socket.socket() as two:
+            for probe in (one, two):
+                probe.bind(("127.0.0.1", 0))
+            self.port, self.metrics = one.getsockname()[1], two.getsockname()[1]
+        command = [args.plimsoll, "serve", "--device", "cuda", "--models", args.repository, "--profile-dir", profiles,
+                   "--grpc-port", str(self.port), "--metrics-port", str(self.metrics)]
+        self.process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def __enter__(self):
+        for _ in range(1200):
+            if self.process.poll() is not None:
+                sys.exit("the server ended at its start")
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/health/ready").close()
+                return self
+            except OSError:
+                time.sleep(0.1)
+        sys.exit("the server is not ready within two minutes")
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(60)
+
+    def bench(self, model, seconds, *options):
+        """The part of the report that says what came of all calls."""
+        with tempfile.NamedTemporaryFile(suffix=".json") as report:
+            command = [args.plimsoll, "bench", "--address", f"127.0.0.1:{self.port}", "--model", model, "--duration",
+                       f"{seconds}s", "--json", report.name, *options]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            if done.returncode != 0:
+                sys.exit(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}")
+            total = json.load(open(report.name))["total"]
+        if total["failed"]:
+            sys.exit(f"{total['failed']} calls for {model} failed")
+        return total
+
+
+def main():
+    log = tempfile.NamedTemporaryFile("w", prefix="plimsoll-encoders-", suffix=".log", delete=False)
+    profiles = args.profiles or tempfile.mkdtemp(prefix="plimsoll-profiles-")
+    for size in SIZES:
+        command = [args.plimsoll, "profile", size, "--device", "cuda", "--models", args.repository, "--profile-dir", profiles]
+        subprocess.run(command, stdout=log, stderr=log, check=True)
+    ours, theirs = {size: [] for size in SIZES}, {size: [] for size in SIZES}
+    for number in range(args.rounds):
+        with Server(profiles, log) as server:
+            for size in SIZES:
+                total = server.bench(size, args.seconds, "--concurrency", "32", "--rows", "64", "--lengths", "encode",
+                                     "--seed", str(number + 1))
+                ours[size].append(total["answered"]["tokens"] / 1e3)
+        for size, rate in torch().items():
+            theirs[size].append(rate)
+        for size in SIZES:
+            mine, peer = ours[size][-1], theirs[size][-1]
+            print(f"round {number + 1}, {size}: {mine:.0f} ktok/s, PyTorch {peer:.0f}: {mine / peer:.2f}", flush=True)
+    print()
+    for size in SIZES:
+        ratios = [mine / peer for mine, peer in zip(ours[size], theirs[size])]
+        print(f"{size}: median {statistics.median(ours[size]):.0f} ktok/s ({spread(ours[size])}), PyTorch "
+              f"{statistics.median(theirs[size]):.0f} ({spread(theirs[size])}), ratio {statistics.median(ratios):.2f}")
+    if not args.only_alternate:
+        with Server(profiles, log) as server:
+            for size in SIZES:
+                once(server, size, statistics.median(ours[size]))
+
+
+def once(server, size, batched):
+    seconds = min(args.seconds, 8)
+    many = server.bench(size, seconds, "--concurrency", "512", "--rows", "1", "--lengths", "encode", "--connections", "16")
+    rate = many["answered"]["tokens"] / 1e3
+    print(f"{size}, 512 callers of one text: {rate:.0f} ktok/s, {rate / batched:.2f} of that with batches, p99 "
+          f"{many['latency_ms']['p99']:.0f} ms", flush=True)
+    for length, rows in ((512, 32), (128, 128)):
+        dense = server.bench(size, seconds, "--concurrency", "32", "--rows", str(rows), "--lengths", f"fixed:{length}")
+        print(f"{size}, rows of {length} tokens: {dense['answered']['tokens'] / 1e3:.0f} ktok/s", flush=True)
+    single = server.bench(size, seconds, "--concurrency", "1", "--rows", "1", "--lengths", "fixed:128")
+    print(f"{size}, one text of 128 tokens: p50 {single['latency_ms']['p50']:.2f} ms", flush=True)
+
+
+def torch():
+    command = [sys.executable, os.path.join(HERE, "peers", "card.py"), *SIZES]
+    lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    found = (re.match(r"(\w+) (\d+) ktok/s", line) for line in lines)
+    return {match.group(1): float(match.group(2)) for match in found if match}
+
+
+def spread(values):
+    return f"{min(values):.0f} to {max(values):.0f}"
+
+
+main()
