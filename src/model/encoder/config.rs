@@ -1,4 +1,4 @@
-//! The `config.json` of a BERT, validated.
+//! The `config.json` of an encoder, validated.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -33,9 +33,9 @@ struct Raw {
     num_labels: Option<u64>,
 }
 
-/// The shape of a BERT.
+/// The shape of an encoder.
 #[derive(Clone, Debug)]
-pub(crate) struct BertConfig {
+pub(crate) struct EncoderConfig {
     pub(crate) architecture: String,
     pub(crate) vocabulary: usize,
     pub(crate) width: usize,
@@ -50,9 +50,9 @@ pub(crate) struct BertConfig {
     pub(crate) labels: Vec<String>,
 }
 
-impl BertConfig {
+impl EncoderConfig {
     /// Reads and checks `bytes`, which errors call `place`.
-    pub(crate) fn parse(place: &str, bytes: &[u8]) -> Result<BertConfig, ModelError> {
+    pub(crate) fn parse(place: &str, bytes: &[u8]) -> Result<EncoderConfig, ModelError> {
         let model_type: ModelType =
             serde_json::from_slice(bytes).map_err(|error| ModelError::invalid(place, error, "a JSON object"))?;
         let at = |key: &str| format!("{place}: {key}");
@@ -105,7 +105,7 @@ impl BertConfig {
                 return Err(ModelError::invalid(at("architectures"), format!("'{other}'"), allowed));
             }
         };
-        Ok(BertConfig {
+        Ok(EncoderConfig {
             architecture,
             vocabulary: sized("vocab_size", raw.vocab_size, VOCABULARY_MAX)?,
             width,
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_good_configuration_is_read_whole() {
-        let config = BertConfig::parse("config.json", GOOD.as_bytes()).unwrap();
+        let config = EncoderConfig::parse("config.json", GOOD.as_bytes()).unwrap();
         assert_eq!((config.width, config.layers, config.heads, config.inner_width), (64, 2, 2, 128));
         assert_eq!(config.labels, ["a", "b"]);
         assert_eq!(config.activation, Activation::Gelu);
@@ -167,7 +167,7 @@ mod tests {
     fn what_cannot_be_served_is_named() {
         let check = |from: &str, to: &str, named: &str| {
             assert!(GOOD.contains(from));
-            let error = BertConfig::parse("config.json", GOOD.replace(from, to).as_bytes()).unwrap_err().to_string();
+            let error = EncoderConfig::parse("config.json", GOOD.replace(from, to).as_bytes()).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
         };
         check(r#""hidden_size": 64"#, r#""hidden_size": 0"#, "hidden_size: found 0; allowed: 1 to 16384");

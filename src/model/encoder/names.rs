@@ -1,4 +1,4 @@
-//! What the tensors of a BERT are called, in the names of both file formats.
+//! What the tensors of an encoder are called, in the names of both file formats.
 
 use crate::model::weights::{Naming, Weights};
 

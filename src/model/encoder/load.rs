@@ -2,8 +2,8 @@
 
 use candle_core::Device;
 
-use super::config::BertConfig;
-use super::encoder::{Bert, Head};
+use super::config::EncoderConfig;
+use super::forward::{Encoder, Head};
 use super::names::{Names, Part};
 use crate::config::{Dtype, Pooling};
 use crate::memory::Axes;
@@ -19,8 +19,8 @@ enum Needed {
 }
 
 /// Every tensor that [`load`] reads.
-fn needed(config: &BertConfig, names: &Names, classify: bool) -> Vec<Needed> {
-    let BertConfig { width, inner_width, .. } = *config;
+fn needed(config: &EncoderConfig, names: &Names, classify: bool) -> Vec<Needed> {
+    let EncoderConfig { width, inner_width, .. } = *config;
     let mut list = vec![
         Needed::Matrix(names.words(), [config.vocabulary, width]),
         Needed::Matrix(names.positions(), [config.positions, width]),
@@ -52,7 +52,7 @@ fn needed(config: &BertConfig, names: &Names, classify: bool) -> Vec<Needed> {
 }
 
 /// Checks that every tensor is there, has its shape and can be held as `dtype`.
-pub(crate) fn check(config: &BertConfig, weights: &Weights, dtype: Dtype, classify: bool) -> Result<(), ModelError> {
+pub(crate) fn check(config: &EncoderConfig, weights: &Weights, dtype: Dtype, classify: bool) -> Result<(), ModelError> {
     for needed in needed(config, &Names::of(weights), classify) {
         match needed {
             Needed::Vector(name, len) => weights.expect(&name, &[len])?,
@@ -69,7 +69,13 @@ pub(crate) fn check(config: &BertConfig, weights: &Weights, dtype: Dtype, classi
 }
 
 /// Bytes of the tensors once loaded.
-pub(crate) fn resident(config: &BertConfig, weights: &Weights, dtype: Dtype, kernels: Kernels, classify: bool) -> u64 {
+pub(crate) fn resident(
+    config: &EncoderConfig,
+    weights: &Weights,
+    dtype: Dtype,
+    kernels: Kernels,
+    classify: bool,
+) -> u64 {
     let vector_element = kernels.activations(dtype).size_in_bytes() as u64;
     let bytes = |needed: Needed| match needed {
         Needed::Vector(_, len) => vector_element * len as u64,
@@ -80,7 +86,7 @@ pub(crate) fn resident(config: &BertConfig, weights: &Weights, dtype: Dtype, ker
 
 /// Elements for each token of a step's largest tensor, if its longest row has `length` tokens, on the framework's
 /// operations.
-pub(crate) fn framework_elements_per_token(config: &BertConfig, length: u32) -> u64 {
+pub(crate) fn framework_elements_per_token(config: &EncoderConfig, length: u32) -> u64 {
     let (heads, width) = (config.heads as u64, config.width as u64);
     let scores = framework::score_elements_per_token(heads, width / heads, u64::from(length));
     scores.max(3 * width).max(config.inner_width as u64)
@@ -88,7 +94,7 @@ pub(crate) fn framework_elements_per_token(config: &BertConfig, length: u32) -> 
 
 /// What a load needs to know beside the files.
 pub(crate) struct Plan<'a> {
-    pub(crate) config: &'a BertConfig,
+    pub(crate) config: &'a EncoderConfig,
     pub(crate) weights: &'a Weights,
     pub(crate) dtype: Dtype,
     /// `None`: logits.
@@ -98,7 +104,7 @@ pub(crate) struct Plan<'a> {
 }
 
 /// Loads the model onto `device`. [`check`] has passed.
-pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Bert, ModelError> {
+pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Encoder, ModelError> {
     let Plan { config, weights, dtype, kernels, .. } = plan;
     let reader = Reader { weights, device, dtype, kernels };
     let names = Names::of(weights);
@@ -160,7 +166,7 @@ pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Bert, ModelError> 
         },
     };
     let scratch = layers.iter().map(|(_, feed_forward)| linear_scratch(&feed_forward.down.weight)).max();
-    Ok(Bert {
+    Ok(Encoder {
         embeddings,
         head,
         widths: Widths {

@@ -17,8 +17,8 @@ use crate::model::{Batch, Fault, Model, Output, TokenRow};
 use crate::ops::card;
 use crate::ops::{Indices, Rows, framework, label, pool, pool_plain};
 
-/// A loaded BERT.
-pub(crate) struct Bert {
+/// A loaded encoder.
+pub(crate) struct Encoder {
     pub(super) embeddings: Embeddings,
     pub(super) layers: Vec<(SelfAttention, FeedForward)>,
     pub(super) head: Head,
@@ -37,7 +37,7 @@ pub(crate) enum Head {
     Classify { pooler: Linear, classifier: Linear },
 }
 
-impl Model for Bert {
+impl Model for Encoder {
     fn axes(&self) -> Axes {
         self.axes.clone()
     }
@@ -57,7 +57,7 @@ impl Model for Bert {
     }
 }
 
-impl Bert {
+impl Encoder {
     /// Rows come checked; a mistake on the way here must not become a read outside a table.
     fn check(&self, row: &TokenRow) -> std::result::Result<(), &'static str> {
         let tables = &self.embeddings.tables;
