@@ -173,13 +173,15 @@ fn failed(error: tokenizers::Error) -> TokenizeError {
     TokenizeError::Failed { reason: error.to_string() }
 }
 
-/// Lengths that two parts keep of `room`, the longer giving way first; the first keeps the odd one.
+/// Lengths that two parts keep of `room`, the longer giving way first. The longer keeps the odd one, of equal ones the
+/// second, as in the tokenizers library.
 fn longest_first(first: usize, second: usize, room: usize) -> (usize, usize) {
     let half = room / 2;
     match (first <= half, second <= half) {
         (true, _) => (first, room - first),
         (_, true) => (room - second, second),
-        _ => (room - half, half),
+        _ if first > second => (room - half, half),
+        _ => (half, room - half),
     }
 }
 
@@ -219,7 +221,11 @@ mod tests {
         check(3, 100, 10, (3, 7));
         check(100, 3, 10, (7, 3));
         check(100, 100, 10, (5, 5));
-        check(100, 100, 11, (6, 5));
+        check(100, 100, 11, (5, 6));
+        check(101, 100, 11, (6, 5));
+        check(100, 101, 11, (5, 6));
+        check(5, 100, 11, (5, 6));
+        check(100, 5, 11, (6, 5));
         check(0, 100, 10, (0, 10));
         check(100, 0, 10, (10, 0));
         let long = "python json parser ".repeat(40);
