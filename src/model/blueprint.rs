@@ -259,7 +259,7 @@ fn text_encoder(files: &ModelFiles, model: &EncoderConfig, length_max: u32) -> R
     let needed = "the tokenizer in the form of the tokenizers library";
     let bytes =
         files.read("tokenizer.json", TOKENIZER_BYTES_MAX)?.ok_or_else(|| ModelError::missing(&*place, needed))?;
-    TextEncoder::new(&bytes, length_max, model.vocabulary as u32, model.types as u32)
+    TextEncoder::new(&bytes, length_max, model.vocabulary as u32, model.type_count() as u32)
         .map_err(|error| ModelError::invalid(place, error, "a tokenizer.json that fits config.json"))
 }
 
@@ -295,7 +295,7 @@ fn card(
         prompts,
         default_prompt,
         vocab_size: model.vocabulary as u32,
-        type_vocab_size: model.types as u32,
+        type_vocab_size: model.type_count() as u32,
         encoder: Arc::new(encoder),
     })
 }

@@ -68,8 +68,9 @@ impl TextEncoder {
         self.length_max
     }
 
-    /// The tokens of a text, or of a pair with type 1 for its second part. An empty text is its special tokens. Where
-    /// both parts of a pair have to give way the longer does, token by token, until they are equally long.
+    /// The tokens of a text, or of a pair with type 1 for its second part, if the model has types. An empty text is its
+    /// special tokens. Where both parts of a pair have to give way the longer does, token by token, until they are
+    /// equally long.
     ///
     /// # Errors
     /// [`TokenizeError::TooLong`] without truncation, [`TokenizeError::Empty`], [`TokenizeError::Failed`].
@@ -95,11 +96,14 @@ impl TextEncoder {
             }
         }
         if let Some(second) = &mut second {
+            // The tokenizer's template has the last word: RoBERTa's says 0 for both.
             second.set_type_ids(vec![1; second.len()]);
         }
         let encoding = self.tokenizer.post_process(first, second, true).map_err(failed)?;
         let types = encoding.get_type_ids();
-        let types = if types.iter().all(|kind| *kind == 0) { Vec::new() } else { types.to_vec() };
+        // A model without types may have a tokenizer that tells them: DistilBERT's is BERT's.
+        let told = self.types > 1 && types.iter().any(|kind| *kind != 0);
+        let types = if told { types.to_vec() } else { Vec::new() };
         self.checked(TokenRow { ids: encoding.get_ids().to_vec(), types })
     }
 
@@ -232,6 +236,17 @@ mod tests {
         let row = encoder(64).encode(&long, Some(&long), Truncate::End).unwrap();
         assert_eq!((row.ids.len(), row.types.len()), (64, 64));
         assert_eq!(row.ids.iter().filter(|id| **id == SEP).count(), 2);
+    }
+
+    #[test]
+    fn a_model_without_types_is_told_none() {
+        let json = include_bytes!("../../models/tiny-rerank/tokenizer.json");
+        let [with, without] = [2, 1].map(|types| {
+            let encoder = TextEncoder::new(json, 512, 8192, types).unwrap();
+            encoder.encode("web server", Some("a small one"), Truncate::No).unwrap()
+        });
+        assert_eq!((with.types.len(), without.types.len()), (with.ids.len(), 0));
+        assert_eq!(with.ids, without.ids);
     }
 
     #[test]

@@ -1,9 +1,12 @@
-//! Encoders for embeddings, classification and reranking: the BERT family.
+//! Encoders for embeddings, classification and reranking: the BERT family, with RoBERTa (XLM-RoBERTa, CamemBERT) and
+//! DistilBERT. One computation; [`variant`], [`keys`] and [`names`] hold what differs.
 
+mod variant;
+mod keys;
 mod config;
+mod names;
 mod forward;
 mod load;
-mod names;
 
 pub(super) use config::EncoderConfig;
 
