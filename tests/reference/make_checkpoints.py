@@ -5,8 +5,8 @@ usage: make_checkpoints.py [NAME ...]          NAME: roberta, xlm-roberta, disti
 
 Each folder gets what transformers' save_pretrained writes (config.json, model.safetensors in f16, tokenizer.json) and
 reference.json: for each text or pair its ids, the mean and the first of the last hidden states, and the logits, computed
-by transformers in f64 from the f16 weights. The vocabularies are learned from the licence's text. The files in the
-repository are the reference; run again, other versions of the libraries may write other ones.
+by transformers in f64 from the f16 weights. The vocabularies are learned from the licence's text; word pieces of equal
+worth come in an order of their own in every run, so that running this again changes the files without a reason.
 Needs torch, transformers, sentencepiece and protobuf.
 """
 import json
