@@ -6,8 +6,8 @@ use std::sync::Arc;
 use candle_core::Device;
 use sha2::{Digest, Sha256};
 
-use super::bert::{self, BertConfig, Plan};
 use super::card::ModelCard;
+use super::encoder::{self, EncoderConfig, Plan};
 use super::error::ModelError;
 use super::files::ModelFiles;
 use super::form::{DeviceForm, ModelForm};
@@ -36,7 +36,7 @@ pub struct Blueprint {
 #[derive(Debug)]
 struct Inner {
     card: Arc<ModelCard>,
-    config: BertConfig,
+    config: EncoderConfig,
     files: ModelFiles,
     weights: Weights,
     sha256: Vec<(String, String)>,
@@ -54,19 +54,19 @@ impl Blueprint {
         let place = files.place("config.json");
         let needed = "the folder has to hold a model in the Hugging Face layout";
         let bytes = files.read("config.json", CONFIG_BYTES_MAX)?.ok_or_else(|| ModelError::missing(&*place, needed))?;
-        let bert = BertConfig::parse(&place, &bytes)?;
+        let model = EncoderConfig::parse(&place, &bytes)?;
         let sentence = Sentence::read(&files)?;
-        let task = task(config, &bert, &place)?;
-        let length_max = length_max(config, &sentence, &bert, &place)?;
+        let task = task(config, &model, &place)?;
+        let length_max = length_max(config, &sentence, &model, &place)?;
         let weights = Weights::open(&files)?;
-        bert::check(&bert, &weights, config.dtype, task != Task::Embed)?;
-        let encoder = text_encoder(&files, &bert, length_max)?;
-        let card = card(config, &bert, sentence, task, length_max, encoder)?;
+        encoder::check(&model, &weights, config.dtype, task != Task::Embed)?;
+        let encoder = text_encoder(&files, &model, length_max)?;
+        let card = card(config, &model, sentence, task, length_max, encoder)?;
         let content_key = content_key(config, &card, &bytes, &weights);
         let sha256 = config.sha256.iter().map(|(file, digest)| (file.clone(), digest.clone())).collect();
         let card = Arc::new(card);
         let step_tokens_max = config.step_tokens_max;
-        let inner = Inner { card, config: bert, files, weights, sha256, step_tokens_max, content_key };
+        let inner = Inner { card, config: model, files, weights, sha256, step_tokens_max, content_key };
         Ok(Blueprint::made_for(DeviceForm::Cpu, Arc::new(inner)))
     }
 
@@ -78,7 +78,7 @@ impl Blueprint {
     }
 
     fn made_for(device: DeviceForm, inner: Arc<Inner>) -> Blueprint {
-        let BertConfig { width, heads, .. } = inner.config;
+        let EncoderConfig { width, heads, .. } = inner.config;
         let kernels = device.kernels(ModelForm { dtype: inner.card.dtype, width, head_size: width / heads });
         Blueprint { inner, device, kernels, steps: kernels.steps() }
     }
@@ -114,7 +114,7 @@ impl Blueprint {
     /// Bytes that it takes once loaded: exact for the tensors; what a device rounds up comes on top.
     pub fn resident(&self) -> Bytes {
         let Inner { config, weights, card, .. } = &*self.inner;
-        Bytes::new(bert::resident(config, weights, card.dtype, self.kernels, card.pooling.is_none()))
+        Bytes::new(encoder::resident(config, weights, card.dtype, self.kernels, card.pooling.is_none()))
     }
 
     /// Bytes of the device beside [`Blueprint::resident`] that a load needs while it runs.
@@ -151,7 +151,7 @@ impl Blueprint {
         match self.kernels {
             Kernels::Fused | Kernels::Plain | Kernels::Card => u32::MAX,
             Kernels::Framework => {
-                let each = bert::framework_elements_per_token(config, card.length_max);
+                let each = encoder::framework_elements_per_token(config, card.length_max);
                 u32::try_from(framework::ELEMENTS_MAX / each).unwrap_or(u32::MAX)
             }
         }
@@ -177,7 +177,7 @@ impl Blueprint {
         }
         let (dtype, pooling, axes) = (card.dtype, card.pooling, self.axes());
         let plan = Plan { config, weights, dtype, pooling, kernels: self.kernels, axes };
-        let mut model = bert::load(plan, device)?;
+        let mut model = encoder::load(plan, device)?;
         self.warm_up(&mut model)?;
         Ok(Box::new(model))
     }
@@ -217,13 +217,13 @@ impl Blueprint {
     }
 }
 
-fn task(config: &ModelConfig, bert: &BertConfig, place: &str) -> Result<Task, ModelError> {
-    let natural = match bert.labels.len() {
+fn task(config: &ModelConfig, model: &EncoderConfig, place: &str) -> Result<Task, ModelError> {
+    let natural = match model.labels.len() {
         0 => Task::Embed,
         1 => Task::Rerank,
         _ => Task::Classify,
     };
-    let allowed = match (config.task.unwrap_or(natural), bert.labels.len()) {
+    let allowed = match (config.task.unwrap_or(natural), model.labels.len()) {
         (Task::Classify, 0) | (Task::Rerank, 0) => "embed: the model has no classifier",
         (Task::Rerank, 2..) => "classify, embed: a reranker has one label",
         (task, _) => return Ok(task),
@@ -232,10 +232,15 @@ fn task(config: &ModelConfig, bert: &BertConfig, place: &str) -> Result<Task, Mo
     Err(ModelError::invalid(format!("model '{}': task (with {place})", config.name), found, allowed))
 }
 
-fn length_max(config: &ModelConfig, sentence: &Sentence, bert: &BertConfig, place: &str) -> Result<u32, ModelError> {
+fn length_max(
+    config: &ModelConfig,
+    sentence: &Sentence,
+    model: &EncoderConfig,
+    place: &str,
+) -> Result<u32, ModelError> {
     // Two special tokens and one of the text.
     const LEAST: u64 = 3;
-    let most = bert.positions as u64;
+    let most = model.positions as u64;
     let (length, said_by) = match (config.length_max, sentence.length_max) {
         (Some(length), _) => (u64::from(length), format!("model '{}': length_max", config.name)),
         (None, Some(length)) => (length.min(most), format!("{place}: max_position_embeddings, or max_seq_length")),
@@ -249,18 +254,18 @@ fn length_max(config: &ModelConfig, sentence: &Sentence, bert: &BertConfig, plac
     }
 }
 
-fn text_encoder(files: &ModelFiles, bert: &BertConfig, length_max: u32) -> Result<TextEncoder, ModelError> {
+fn text_encoder(files: &ModelFiles, model: &EncoderConfig, length_max: u32) -> Result<TextEncoder, ModelError> {
     let place = files.place("tokenizer.json");
     let needed = "the tokenizer in the form of the tokenizers library";
     let bytes =
         files.read("tokenizer.json", TOKENIZER_BYTES_MAX)?.ok_or_else(|| ModelError::missing(&*place, needed))?;
-    TextEncoder::new(&bytes, length_max, bert.vocabulary as u32, bert.types as u32)
+    TextEncoder::new(&bytes, length_max, model.vocabulary as u32, model.type_count() as u32)
         .map_err(|error| ModelError::invalid(place, error, "a tokenizer.json that fits config.json"))
 }
 
 fn card(
     config: &ModelConfig,
-    bert: &BertConfig,
+    model: &EncoderConfig,
     sentence: Sentence,
     task: Task,
     length_max: u32,
@@ -279,18 +284,18 @@ fn card(
     Ok(ModelCard {
         name: config.name.clone(),
         version: "1",
-        architecture: bert.architecture.clone(),
+        architecture: model.architecture.clone(),
         task,
         dtype: config.dtype,
         length_max,
-        dimensions: if embeds { bert.width } else { bert.labels.len() } as u32,
-        labels: if embeds { Vec::new() } else { bert.labels.clone() },
+        dimensions: if embeds { model.width } else { model.labels.len() } as u32,
+        labels: if embeds { Vec::new() } else { model.labels.clone() },
         pooling: embeds.then(|| config.pooling.or(sentence.pooling).unwrap_or(Pooling::Mean)),
         normalize: embeds && config.normalize.or(sentence.normalize).unwrap_or(false),
         prompts,
         default_prompt,
-        vocab_size: bert.vocabulary as u32,
-        type_vocab_size: bert.types as u32,
+        vocab_size: model.vocabulary as u32,
+        type_vocab_size: model.type_count() as u32,
         encoder: Arc::new(encoder),
     })
 }

@@ -14,7 +14,7 @@ mod sentence;
 mod blueprint;
 mod weights;
 mod layers;
-mod bert;
+mod encoder;
 
 pub use batch::{Batch, Later, Output, TokenRow};
 pub use blueprint::Blueprint;

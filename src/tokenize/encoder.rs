@@ -68,8 +68,9 @@ impl TextEncoder {
         self.length_max
     }
 
-    /// The tokens of a text, or of a pair with type 1 for its second part. An empty text is its special tokens. Where
-    /// both parts of a pair have to give way the longer does, token by token, until they are equally long.
+    /// The tokens of a text, or of a pair with type 1 for its second part, if the model has types. An empty text is its
+    /// special tokens. Where both parts of a pair have to give way the longer does, token by token, until they are
+    /// equally long.
     ///
     /// # Errors
     /// [`TokenizeError::TooLong`] without truncation, [`TokenizeError::Empty`], [`TokenizeError::Failed`].
@@ -95,11 +96,14 @@ impl TextEncoder {
             }
         }
         if let Some(second) = &mut second {
+            // The tokenizer's template has the last word: RoBERTa's says 0 for both.
             second.set_type_ids(vec![1; second.len()]);
         }
         let encoding = self.tokenizer.post_process(first, second, true).map_err(failed)?;
         let types = encoding.get_type_ids();
-        let types = if types.iter().all(|kind| *kind == 0) { Vec::new() } else { types.to_vec() };
+        // A model without types may have a tokenizer that tells them: DistilBERT's is BERT's.
+        let told = self.types > 1 && types.iter().any(|kind| *kind != 0);
+        let types = if told { types.to_vec() } else { Vec::new() };
         self.checked(TokenRow { ids: encoding.get_ids().to_vec(), types })
     }
 
@@ -173,13 +177,15 @@ fn failed(error: tokenizers::Error) -> TokenizeError {
     TokenizeError::Failed { reason: error.to_string() }
 }
 
-/// Lengths that two parts keep of `room`, the longer giving way first; the first keeps the odd one.
+/// Lengths that two parts keep of `room`, the longer giving way first. The longer keeps the odd one, of equal ones the
+/// second, as in the tokenizers library.
 fn longest_first(first: usize, second: usize, room: usize) -> (usize, usize) {
     let half = room / 2;
     match (first <= half, second <= half) {
         (true, _) => (first, room - first),
         (_, true) => (room - second, second),
-        _ => (room - half, half),
+        _ if first > second => (room - half, half),
+        _ => (half, room - half),
     }
 }
 
@@ -219,13 +225,28 @@ mod tests {
         check(3, 100, 10, (3, 7));
         check(100, 3, 10, (7, 3));
         check(100, 100, 10, (5, 5));
-        check(100, 100, 11, (6, 5));
+        check(100, 100, 11, (5, 6));
+        check(101, 100, 11, (6, 5));
+        check(100, 101, 11, (5, 6));
+        check(5, 100, 11, (5, 6));
+        check(100, 5, 11, (6, 5));
         check(0, 100, 10, (0, 10));
         check(100, 0, 10, (10, 0));
         let long = "python json parser ".repeat(40);
         let row = encoder(64).encode(&long, Some(&long), Truncate::End).unwrap();
         assert_eq!((row.ids.len(), row.types.len()), (64, 64));
         assert_eq!(row.ids.iter().filter(|id| **id == SEP).count(), 2);
+    }
+
+    #[test]
+    fn a_model_without_types_is_told_none() {
+        let json = include_bytes!("../../models/tiny-rerank/tokenizer.json");
+        let [with, without] = [2, 1].map(|types| {
+            let encoder = TextEncoder::new(json, 512, 8192, types).unwrap();
+            encoder.encode("web server", Some("a small one"), Truncate::No).unwrap()
+        });
+        assert_eq!((with.types.len(), without.types.len()), (with.ids.len(), 0));
+        assert_eq!(with.ids, without.ids);
     }
 
     #[test]

@@ -80,7 +80,7 @@ fn gguf_name(name: &str) -> String {
     .fold(name.to_owned(), |name, (from, to)| name.replace(from, to))
 }
 
-fn write_gguf(path: &Path, weights: HashMap<String, Tensor>, matrices: GgmlDType) {
+pub(crate) fn write_gguf(path: &Path, weights: HashMap<String, Tensor>, matrices: GgmlDType) {
     let tensors: Vec<(String, QTensor)> = weights
         .into_iter()
         .map(|(name, tensor)| {

@@ -6,3 +6,4 @@ mod minilm;
 mod batching;
 mod files;
 mod framework;
+mod relatives;

@@ -80,6 +80,19 @@ impl Reader<'_> {
                     .map_err(|error| ModelError::invalid(self.weights.place(name), error.found, error.allowed))
             })?;
         }
+        self.finish(builder)
+    }
+
+    /// A matrix of zeros, for what a model does not have.
+    pub(crate) fn zeros(&self, [rows, columns]: [usize; 2]) -> Result<Matrix, ModelError> {
+        let mut builder = MatrixBuilder::new(self.dtype, rows, columns);
+        builder
+            .push(&vec![0.0; rows * columns])
+            .map_err(|error| ModelError::invalid("a matrix of zeros", error.found, error.allowed))?;
+        self.finish(builder)
+    }
+
+    fn finish(&self, builder: MatrixBuilder) -> Result<Matrix, ModelError> {
         Ok(match self.kernels {
             Kernels::Fused | Kernels::Plain | Kernels::Card => builder.finish(self.device)?,
             Kernels::Framework => builder.finish_for_framework(self.device)?,

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use candle_core::{DType, Device, Result, Tensor};
 
+use super::variant::Between;
 use crate::config::Pooling;
 use crate::memory::{Axes, ShapeKind};
 #[cfg(feature = "cuda")]
@@ -17,9 +18,11 @@ use crate::model::{Batch, Fault, Model, Output, TokenRow};
 use crate::ops::card;
 use crate::ops::{Indices, Rows, framework, label, pool, pool_plain};
 
-/// A loaded BERT.
-pub(crate) struct Bert {
+/// A loaded encoder.
+pub(crate) struct Encoder {
     pub(super) embeddings: Embeddings,
+    /// The row of the table of positions for a text's first token.
+    pub(super) first_position: u32,
     pub(super) layers: Vec<(SelfAttention, FeedForward)>,
     pub(super) head: Head,
     pub(super) widths: Widths,
@@ -33,11 +36,11 @@ pub(crate) struct Bert {
 pub(crate) enum Head {
     /// One vector for each row.
     Pool(Pooling),
-    /// Logits: the first position's state through the pooler (with tanh) and the classifier.
-    Classify { pooler: Linear, classifier: Linear },
+    /// Logits: the first position's state through two layers and the function between them.
+    Classify { dense: Linear, between: Between, output: Linear },
 }
 
-impl Model for Bert {
+impl Model for Encoder {
     fn axes(&self) -> Axes {
         self.axes.clone()
     }
@@ -52,12 +55,12 @@ impl Model for Bert {
             ShapeKind::Padded => Rows::padded(lengths),
             ShapeKind::Ragged | ShapeKind::Generate => Rows::ragged(lengths),
         };
-        let indices = label::layer("inputs", None, || collate(rows, &layout));
+        let indices = label::layer("inputs", None, || collate(rows, &layout, self.first_position));
         Ok(self.forward(&indices, &layout)?)
     }
 }
 
-impl Bert {
+impl Encoder {
     /// Rows come checked; a mistake on the way here must not become a read outside a table.
     fn check(&self, row: &TokenRow) -> std::result::Result<(), &'static str> {
         let tables = &self.embeddings.tables;
@@ -114,9 +117,9 @@ impl Bert {
 
     /// The logits of rows whose first positions' states these are, in f32; for heads that classify.
     fn classify(&self, first: &Tensor) -> Result<Tensor> {
-        let Head::Classify { pooler, classifier } = &self.head else { return Ok(first.clone()) };
-        let pooled = pooler.forward(first, self.kernels)?.tanh()?;
-        classifier.forward(&pooled, self.kernels)?.to_dtype(DType::F32)
+        let Head::Classify { dense, between, output } = &self.head else { return Ok(first.clone()) };
+        let inner = between.of(&dense.forward(first, self.kernels)?)?;
+        output.forward(&inner, self.kernels)?.to_dtype(DType::F32)
     }
 
     /// The same where everything is queued, and nobody waits for it yet.
@@ -149,15 +152,15 @@ impl Later for OnItsWay {
     }
 }
 
-/// The rows' indices, each row's from its start on. What is padding has index 0 in all tables: it is computed and
+/// The rows' indices, each row's from its start on; its positions are counted from `first_position`. What is padding has index 0 in all tables: it is computed and
 /// nobody looks at it.
-fn collate(rows: &[std::sync::Arc<TokenRow>], layout: &Rows) -> Indices {
+fn collate(rows: &[std::sync::Arc<TokenRow>], layout: &Rows, first_position: u32) -> Indices {
     let zeros = || vec![0; layout.tokens()];
     let mut indices = Indices { words: zeros(), positions: zeros(), types: zeros() };
     for (row, (start, length)) in rows.iter().zip(layout.iter()) {
         indices.words[start..start + length].copy_from_slice(&row.ids);
         for (position, index) in indices.positions[start..start + length].iter_mut().enumerate() {
-            *index = position as u32;
+            *index = first_position + position as u32;
         }
         if !row.types.is_empty() {
             indices.types[start..start + length].copy_from_slice(&row.types);

@@ -2,29 +2,43 @@
 
 use candle_core::Device;
 
-use super::config::BertConfig;
-use super::encoder::{Bert, Head};
+use super::config::EncoderConfig;
+use super::forward::{Encoder, Head};
 use super::names::{Names, Part};
 use crate::config::{Dtype, Pooling};
 use crate::memory::Axes;
 use crate::model::error::ModelError;
 use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, SelfAttention, Widths};
-use crate::model::weights::{Reader, Weights};
+use crate::model::weights::{Naming, Reader, Weights};
 use crate::ops::{Matrix, Norm, Tables, framework, linear_scratch};
 
 /// One tensor of the model, as it is asked for by name: all that is loaded, in one list for checking and counting.
 enum Needed {
     Vector(String, usize),
     Matrix(String, [usize; 2]),
+    /// Made here: no file has it.
+    Zeros([usize; 2]),
 }
 
-/// Every tensor that [`load`] reads.
-fn needed(config: &BertConfig, names: &Names, classify: bool) -> Vec<Needed> {
-    let BertConfig { width, inner_width, .. } = *config;
+/// The row of the files' table of positions for a text's first token. llama.cpp leaves out the rows before it.
+fn first_position(config: &EncoderConfig, weights: &Weights) -> usize {
+    match weights.naming {
+        Naming::HuggingFace => config.first_position,
+        Naming::Gguf => 0,
+    }
+}
+
+/// Every tensor that [`load`] reads or makes.
+fn needed(config: &EncoderConfig, weights: &Weights, classify: bool) -> Vec<Needed> {
+    let names = Names::of(weights, config.variant);
+    let EncoderConfig { width, inner_width, .. } = *config;
     let mut list = vec![
         Needed::Matrix(names.words(), [config.vocabulary, width]),
-        Needed::Matrix(names.positions(), [config.positions, width]),
-        Needed::Matrix(names.types(), [config.types, width]),
+        Needed::Matrix(names.positions(), [first_position(config, weights) + config.positions, width]),
+        match config.types {
+            Some(types) => Needed::Matrix(names.types(), [types, width]),
+            None => Needed::Zeros([config.type_count(), width]),
+        },
     ];
     let norm = |list: &mut Vec<Needed>, name: String| {
         list.push(Needed::Vector(format!("{name}.weight"), width));
@@ -45,15 +59,16 @@ fn needed(config: &BertConfig, names: &Names, classify: bool) -> Vec<Needed> {
         norm(&mut list, names.of_layer(layer, Part::OutputNorm));
     }
     if classify {
-        linear(&mut list, &names.pooler(), [width, width]);
-        linear(&mut list, names.classifier(), [config.labels.len(), width]);
+        let [dense, output] = names.classifier();
+        linear(&mut list, &dense, [width, width]);
+        linear(&mut list, &output, [config.labels.len(), width]);
     }
     list
 }
 
 /// Checks that every tensor is there, has its shape and can be held as `dtype`.
-pub(crate) fn check(config: &BertConfig, weights: &Weights, dtype: Dtype, classify: bool) -> Result<(), ModelError> {
-    for needed in needed(config, &Names::of(weights), classify) {
+pub(crate) fn check(config: &EncoderConfig, weights: &Weights, dtype: Dtype, classify: bool) -> Result<(), ModelError> {
+    for needed in needed(config, weights, classify) {
         match needed {
             Needed::Vector(name, len) => weights.expect(&name, &[len])?,
             Needed::Matrix(name, shape) => {
@@ -63,24 +78,34 @@ pub(crate) fn check(config: &BertConfig, weights: &Weights, dtype: Dtype, classi
                 }
                 weights.expect(&name, &shape)?
             }
+            // As wide as the words, which are checked.
+            Needed::Zeros(_) => continue,
         };
     }
     Ok(())
 }
 
 /// Bytes of the tensors once loaded.
-pub(crate) fn resident(config: &BertConfig, weights: &Weights, dtype: Dtype, kernels: Kernels, classify: bool) -> u64 {
+pub(crate) fn resident(
+    config: &EncoderConfig,
+    weights: &Weights,
+    dtype: Dtype,
+    kernels: Kernels,
+    classify: bool,
+) -> u64 {
     let vector_element = kernels.activations(dtype).size_in_bytes() as u64;
     let bytes = |needed: Needed| match needed {
         Needed::Vector(_, len) => vector_element * len as u64,
-        Needed::Matrix(_, [rows, columns]) => Matrix::bytes(dtype, rows as u64 * columns as u64),
+        Needed::Matrix(_, [rows, columns]) | Needed::Zeros([rows, columns]) => {
+            Matrix::bytes(dtype, rows as u64 * columns as u64)
+        }
     };
-    needed(config, &Names::of(weights), classify).into_iter().map(bytes).sum()
+    needed(config, weights, classify).into_iter().map(bytes).sum()
 }
 
 /// Elements for each token of a step's largest tensor, if its longest row has `length` tokens, on the framework's
 /// operations.
-pub(crate) fn framework_elements_per_token(config: &BertConfig, length: u32) -> u64 {
+pub(crate) fn framework_elements_per_token(config: &EncoderConfig, length: u32) -> u64 {
     let (heads, width) = (config.heads as u64, config.width as u64);
     let scores = framework::score_elements_per_token(heads, width / heads, u64::from(length));
     scores.max(3 * width).max(config.inner_width as u64)
@@ -88,7 +113,7 @@ pub(crate) fn framework_elements_per_token(config: &BertConfig, length: u32) -> 
 
 /// What a load needs to know beside the files.
 pub(crate) struct Plan<'a> {
-    pub(crate) config: &'a BertConfig,
+    pub(crate) config: &'a EncoderConfig,
     pub(crate) weights: &'a Weights,
     pub(crate) dtype: Dtype,
     /// `None`: logits.
@@ -98,10 +123,11 @@ pub(crate) struct Plan<'a> {
 }
 
 /// Loads the model onto `device`. [`check`] has passed.
-pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Bert, ModelError> {
+pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Encoder, ModelError> {
     let Plan { config, weights, dtype, kernels, .. } = plan;
     let reader = Reader { weights, device, dtype, kernels };
-    let names = Names::of(weights);
+    let names = Names::of(weights, config.variant);
+    let first_position = first_position(config, weights);
     let width = config.width;
     let norm = |name: String| -> Result<Norm, ModelError> {
         Ok(Norm {
@@ -124,8 +150,11 @@ pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Bert, ModelError> 
     let embeddings = Embeddings {
         tables: Tables {
             words: reader.matrix(&names.words(), [config.vocabulary, width])?,
-            positions: reader.matrix(&names.positions(), [config.positions, width])?,
-            types: reader.matrix(&names.types(), [config.types, width])?,
+            positions: reader.matrix(&names.positions(), [first_position + config.positions, width])?,
+            types: match config.types {
+                Some(types) => reader.matrix(&names.types(), [types, width])?,
+                None => reader.zeros([config.type_count(), width])?,
+            },
         },
         norm: norm(names.embeddings_norm())?,
     };
@@ -154,14 +183,19 @@ pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Bert, ModelError> 
     let layers = (0..config.layers).map(layer).collect::<Result<Vec<_>, _>>()?;
     let head = match plan.pooling {
         Some(pooling) => Head::Pool(pooling),
-        None => Head::Classify {
-            pooler: plain_linear(&names.pooler(), [width, width])?,
-            classifier: plain_linear(names.classifier(), [config.labels.len(), width])?,
-        },
+        None => {
+            let [dense, output] = names.classifier();
+            Head::Classify {
+                dense: plain_linear(&dense, [width, width])?,
+                between: config.variant.between(),
+                output: plain_linear(&output, [config.labels.len(), width])?,
+            }
+        }
     };
     let scratch = layers.iter().map(|(_, feed_forward)| linear_scratch(&feed_forward.down.weight)).max();
-    Ok(Bert {
+    Ok(Encoder {
         embeddings,
+        first_position: first_position as u32,
         head,
         widths: Widths {
             hidden: width,
