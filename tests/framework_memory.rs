@@ -9,7 +9,7 @@ use plimsoll::device::cpu::CpuDevice;
 use plimsoll::device::trace::{Holder, Trace};
 use plimsoll::device::{Executor, OnShortfall, Order, Ran, Report, Run, RunPurpose};
 use plimsoll::memory::{Outcome, Readings};
-use plimsoll::model::{Batch, Blueprint, DeviceForm, ModelFiles, TokenRow};
+use plimsoll::model::{Batch, Blueprint, DeviceForm, Kernels, ModelFiles, TokenRow};
 use plimsoll::units::{Bytes, ModelId, StepId};
 
 const MODEL: ModelId = ModelId::new(0);
@@ -26,7 +26,7 @@ impl Bench {
     fn new(dtype: Dtype) -> Bench {
         let config = ModelConfig { dtype, ..ModelConfig::new("tiny", Source::Embedded("tiny-embed".to_owned())) };
         let blueprint = Blueprint::new(&config, ModelFiles::embedded("tiny-embed").unwrap()).unwrap();
-        let blueprint = blueprint.for_device(DeviceForm::Cuda);
+        let blueprint = blueprint.for_device(DeviceForm::Cuda).with_kernels(Kernels::Framework);
         let (out, reports) = mpsc::channel();
         let device = CpuDevice::start(Readings::Off, Instant::now(), move |report| drop(out.send(report))).unwrap();
         let bench = Bench { device, reports };

@@ -83,14 +83,15 @@ impl Blueprint {
         Blueprint { inner, device, kernels, steps: kernels.steps() }
     }
 
-    /// The same model on other operations than its device's best.
+    /// The same model on other operations than its device's best, with steps of a form that they know.
     ///
     /// # Panics
-    /// For those of a kind of device, which come with one of that form.
+    /// For [`Kernels::Card`], which run nowhere else and come with a device of that form.
     #[must_use]
     pub fn with_kernels(self, kernels: Kernels) -> Blueprint {
-        assert!(!kernels.are_of_a_device(), "{kernels:?} come with a kind of device");
-        Blueprint { kernels, ..self }
+        assert!(kernels != Kernels::Card, "{kernels:?} come with a kind of device");
+        let steps = if kernels == Kernels::Framework { kernels.steps() } else { self.steps };
+        Blueprint { kernels, steps, ..self }
     }
 
     /// The same model with steps of another form: rows laid end to end (nothing is computed that nobody asked for), or
@@ -187,6 +188,10 @@ impl Blueprint {
         // The other way round is fine: the framework's operations run everywhere.
         if self.device == DeviceForm::Cpu && !device.is_cpu() {
             let reason = format!("model '{}' was prepared for the CPU and is loaded on another device", card.name);
+            return Err(ModelError::Device { reason });
+        }
+        if self.kernels == Kernels::Card && device.is_cpu() {
+            let reason = format!("model '{}' was prepared for a GPU and is loaded on the CPU", card.name);
             return Err(ModelError::Device { reason });
         }
         let longest = self.tokens_indexed();

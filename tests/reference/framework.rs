@@ -33,7 +33,7 @@ fn check(blueprint: &Blueprint) {
     let card = blueprint.card().clone();
     let (most, least_cosine) = tolerance(card.dtype);
     let mut fused = load(blueprint);
-    let mut framework = load(&blueprint.clone().for_device(DeviceForm::Cuda));
+    let mut framework = load(&blueprint.clone().for_device(DeviceForm::Cuda).with_kernels(Kernels::Framework));
     for batch in batches() {
         let expected = step(&mut *fused, &batch);
         let found = step(&mut *framework, &batch);
@@ -70,7 +70,8 @@ fn framework_agrees_with_fused_for_every_pooling() {
 /// In f32 neither the padding nor the batch around a row changes it beyond the order of sums.
 #[test]
 fn a_row_is_itself_whatever_pads_it() {
-    let mut model = load(&embedded("tiny-embed", Dtype::F32).for_device(DeviceForm::Cuda));
+    let mut model =
+        load(&embedded("tiny-embed", Dtype::F32).for_device(DeviceForm::Cuda).with_kernels(Kernels::Framework));
     let alone = step(&mut *model, &[row(5)]).remove(0);
     for other in [6, 30, 250] {
         let together = step(&mut *model, &[row(other), row(5)]).remove(1);
@@ -92,15 +93,31 @@ fn plain_steps_agree_padded_and_ragged() {
 #[test]
 fn axes_and_keys_follow_the_kind_of_device() {
     let cpu = embedded("tiny-embed", Dtype::Int8);
-    let cuda = cpu.clone().for_device(DeviceForm::Cuda);
+    let cuda = cpu.clone().for_device(DeviceForm::Cuda).with_kernels(Kernels::Framework);
     assert_ne!(cpu.content_key(), cuda.content_key());
     assert_eq!(cuda.clone().for_device(DeviceForm::Cpu).content_key(), cpu.content_key());
     assert_eq!((cpu.axes().kind, cuda.axes().kind), (ShapeKind::Ragged, ShapeKind::Padded));
     assert_eq!((cpu.axes().step_tokens_max, cuda.axes().step_tokens_max), (8_192, 32_768));
     assert_eq!((cuda.axes().batch.splits, cuda.axes().extent.splits), (vec![8], vec![8]), "quantized products switch");
-    let f16 = embedded("tiny-embed", Dtype::F16).for_device(DeviceForm::Cuda);
+    let f16 = embedded("tiny-embed", Dtype::F16).for_device(DeviceForm::Cuda).with_kernels(Kernels::Framework);
     assert!(f16.axes().batch.splits.is_empty() && cpu.axes().batch.splits.is_empty());
     assert_eq!(load(&cuda).axes(), cuda.axes(), "the loaded model says the same");
+}
+
+#[test]
+fn a_model_made_for_a_cards_own_operations_is_loaded_nowhere_else() {
+    let of = |dtype| embedded("tiny-embed", dtype).for_device(DeviceForm::Cuda);
+    for (dtype, kind) in [
+        (Dtype::F16, ShapeKind::Ragged),
+        (Dtype::Bf16, ShapeKind::Ragged),
+        (Dtype::F32, ShapeKind::Padded),
+        (Dtype::Int8, ShapeKind::Padded),
+    ] {
+        assert_eq!(of(dtype).axes().kind, kind, "{dtype}");
+    }
+    let refused = of(Dtype::F16).load(&Device::Cpu).err().expect("there is no card").to_string();
+    assert!(refused.contains("prepared for a GPU"), "{refused}");
+    assert!(of(Dtype::F32).load(&Device::Cpu).is_ok(), "the framework's operations run everywhere");
 }
 
 /// Scores of `heads * length` values for each token: with 3 heads and 256 tokens a kernel's 32 bits index 2,796,202
@@ -109,7 +126,10 @@ fn axes_and_keys_follow_the_kind_of_device() {
 fn no_step_is_larger_than_kernels_can_index() {
     let of = |step_tokens_max: u32| {
         let config = ModelConfig { step_tokens_max: Some(step_tokens_max), ..config("tiny-embed", Dtype::F16) };
-        Blueprint::new(&config, ModelFiles::embedded("tiny-embed").unwrap()).unwrap().for_device(DeviceForm::Cuda)
+        Blueprint::new(&config, ModelFiles::embedded("tiny-embed").unwrap())
+            .unwrap()
+            .for_device(DeviceForm::Cuda)
+            .with_kernels(Kernels::Framework)
     };
     let blueprint = of(u32::MAX);
     let most = u64::from(blueprint.axes().step_tokens_max);
@@ -131,7 +151,7 @@ fn vectors_and_matrices_take_what_was_said() {
 
 #[test]
 fn a_made_up_batch_of_the_axes_corner_runs() {
-    let blueprint = embedded("tiny-embed", Dtype::F16).for_device(DeviceForm::Cuda);
+    let blueprint = embedded("tiny-embed", Dtype::F16).for_device(DeviceForm::Cuda).with_kernels(Kernels::Framework);
     let longest = blueprint.axes().extent.max;
     let mut model = blueprint.load(&Device::Cpu).unwrap();
     model.step(&Batch::made_up(Shape::Padded { rows: 2, length: longest })).unwrap();

@@ -62,7 +62,7 @@ fn check_folder(folder: &Path, items: &[Value]) {
         let blueprint = blueprint(folder, Dtype::F32, pooling);
         check(&blueprint, items, key);
         check(&blueprint.clone().with_kernels(Kernels::Plain), items, key);
-        check(&blueprint.for_device(DeviceForm::Cuda), items, key);
+        check(&blueprint.for_device(DeviceForm::Cuda).with_kernels(Kernels::Framework), items, key);
     }
 }
 
