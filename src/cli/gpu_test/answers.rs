@@ -45,7 +45,7 @@ pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
             let cosine = least_cosine(&found, &expected);
             worst = worst.min(cosine);
             write!(lines, " {dtype} {cosine:.6}")?;
-            if !(cosine >= bar) {
+            if cosine.is_nan() || cosine < bar {
                 missed.push(format!("{name} in {dtype}: {cosine:.6}, at least {bar} is wanted"));
             }
         }

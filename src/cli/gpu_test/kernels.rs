@@ -36,7 +36,7 @@ impl Worst {
     fn note(&mut self, name: &'static str, part: f32) {
         match self.0.iter_mut().find(|(known, _)| *known == name) {
             // Not `max`: what is not a number has to stay.
-            Some((_, worst)) if !(part <= *worst) => *worst = part,
+            Some((_, worst)) if part.is_nan() || part > *worst => *worst = part,
             Some(_) => {}
             None => self.0.push((name, part)),
         }
@@ -184,7 +184,7 @@ impl Case {
         for (found, expected) in found.iter().zip(&expected) {
             let difference = (found - expected).abs();
             // Not `max`: what is not a number has to stay.
-            if !(difference <= worst) {
+            if difference.is_nan() || difference > worst {
                 worst = difference;
             }
         }
