@@ -36,6 +36,7 @@ impl Core {
             Purpose::Serve => self.evictable(now, step.model).0,
             Purpose::Probe => Vec::new(),
         };
+        self.at_stake.clone_from(&evictable);
         self.send(now, &step, evictable);
         self.errand = Some(Errand::Step(step));
         self.dispatch_ahead(now, reading);
@@ -49,9 +50,7 @@ impl Core {
             return;
         }
         if let Some(step) = self.scheduler.poll_ahead(now, reading, &mut self.ledger, &self.at_stake) {
-            let at_stake = std::mem::take(&mut self.at_stake);
             self.send(now, &step, Vec::new());
-            self.at_stake = at_stake;
             self.ahead = Some(step);
         }
     }
@@ -66,7 +65,6 @@ impl Core {
             Purpose::Serve => self.gather(now, &step.members),
             Purpose::Probe => Batch::made_up(step.shape),
         };
-        self.at_stake.clone_from(&evictable);
         self.rig.run(step, batch, evictable);
     }
 
