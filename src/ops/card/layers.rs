@@ -70,7 +70,6 @@ pub(crate) fn attention(
     }
     let forms = &operations.functions(dtype)?.attention[index];
     let tiled = if layout.long { &forms.long } else { &forms.short };
-    debug_assert_eq!(tiled.queries, if layout.long { 128 } else { 64 }, "tiles are those that the layout lists");
     let (qkv, out) = (address_of(qkv, dtype, &[tokens, 3 * width])?, address(out, dtype)?);
     let (tiles, key_heads, stride) = (layout.tile_list(), heads as i32, 3 * width as u32);
     // The kernel's exponents are of 2.

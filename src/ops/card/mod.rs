@@ -36,6 +36,10 @@ pub(crate) use tensors::memory;
 /// Head sizes that attention is compiled for.
 const HEAD_SIZES: [usize; 4] = [32, 64, 96, 128];
 
+/// Queries of a tile of attention. Long tiles have twice as many.
+#[cfg(feature = "cuda")]
+const TILE: usize = 64;
+
 /// Widths that kernels over whole rows are compiled for: one takes those up to its own.
 const WIDTHS: [usize; 7] = [256, 512, 768, 1024, 2048, 4096, 8192];
 

@@ -11,7 +11,7 @@ use cudarc::nvrtc::Ptx;
 use super::fetch::Pages;
 use super::gemm::Gemm;
 use super::tensors::{Address, ordinal};
-use super::{HEAD_SIZES, VECTOR, WIDTHS};
+use super::{HEAD_SIZES, TILE, VECTOR, WIDTHS};
 
 /// The kernels, compiled for every architecture that the build was told of.
 macro_rules! compiled {
@@ -107,10 +107,9 @@ pub(super) struct Attention {
     pub(super) long: Tiled,
 }
 
-/// A form of attention with tiles of so many queries.
+/// A form of attention.
 pub(super) struct Tiled {
     pub(super) function: CudaFunction,
-    pub(super) queries: usize,
     pub(super) threads: u32,
     pub(super) shared_bytes: u32,
 }
@@ -127,7 +126,7 @@ impl Functions {
         let tiled = |size: usize, long: bool| -> Result<Tiled> {
             let end = if long { "_long" } else { "" };
             let function = find(attention, format!("attention_{dtype}_{size}{end}"))?;
-            let queries = if long { 128 } else { 64 };
+            let queries = if long { 2 * TILE } else { TILE };
             // Of 64 values a warp of the long form has 32 queries, else 16.
             let threads = if long && size != 64 { 256 } else { 128 };
             // Queries and two tiles of keys and of values, of 64 each, with 8 elements between two of them.
@@ -135,7 +134,7 @@ impl Functions {
             function
                 .set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes as i32)
                 .map_err(candle_core::Error::wrap)?;
-            Ok(Tiled { function, queries, threads, shared_bytes })
+            Ok(Tiled { function, threads, shared_bytes })
         };
         let attention = HEAD_SIZES
             .iter()
