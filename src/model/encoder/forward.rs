@@ -152,8 +152,8 @@ impl Later for OnItsWay {
     }
 }
 
-/// The rows' indices, each row's from its start on; its positions are counted from `first_position`. What is padding has index 0 in all tables: it is computed and
-/// nobody looks at it.
+/// The rows' indices, each row's from its start on; its positions are counted from `first_position`. What is padding has
+/// index 0 in all tables: it is computed and nobody looks at it.
 fn collate(rows: &[std::sync::Arc<TokenRow>], layout: &Rows, first_position: u32) -> Indices {
     let zeros = || vec![0; layout.tokens()];
     let mut indices = Indices { words: zeros(), positions: zeros(), types: zeros() };

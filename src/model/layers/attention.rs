@@ -39,21 +39,22 @@ impl SelfAttention {
             }
             #[cfg(feature = "cuda")]
             Workspace::Card(memory) => {
-                let (card, wide, mixed) = (&*memory.rest.operations, memory.wide(qkv.weight.rows())?, memory.narrow()?);
+                let (card, wide, mixed) =
+                    (&*memory.rest.operations, memory.buffers.wide(qkv.weight.rows())?, memory.buffers.narrow()?);
                 card::linear(card, &hidden, &qkv.weight, Some(&qkv.bias), Epilogue::Bias, &wide)?;
                 card::attention(card, &wide, &memory.rest.layout, self.heads, &mixed)?;
                 // Queries, keys and values are done with: their memory takes the output.
-                let delta = memory.wide(output.weight.rows())?;
+                let delta = memory.buffers.wide(output.weight.rows())?;
                 card::linear(card, &mixed, &output.weight, None, Epilogue::None, &delta)?;
                 card::add_norm(card, &self.norm, &hidden, &delta, Some(&output.bias), &memory.rest.layout)?;
                 Ok(hidden)
             }
             Workspace::Fused(memory) => {
-                let (wide, mixed) = (memory.wide(qkv.weight.rows())?, memory.narrow()?);
+                let (wide, mixed) = (memory.buffers.wide(qkv.weight.rows())?, memory.buffers.narrow()?);
                 linear(&hidden, &qkv.weight, &wide, &memory.scratch)?;
                 attention(&wide, &qkv.bias, rows, self.heads, &mixed, &memory.scratch)?;
                 // Queries, keys and values are done with: their memory takes the output.
-                let delta = memory.wide(output.weight.rows())?;
+                let delta = memory.buffers.wide(output.weight.rows())?;
                 linear(&mixed, &output.weight, &delta, &memory.scratch)?;
                 self.norm.add(&hidden, &delta, &output.bias)?;
                 Ok(hidden)

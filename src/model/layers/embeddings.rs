@@ -25,7 +25,7 @@ impl Embeddings {
             Workspace::Framework(_) => framework::embed(&self.tables, indices, &self.norm, device),
             #[cfg(feature = "cuda")]
             Workspace::Card(memory) => {
-                let hidden = memory.hidden()?;
+                let hidden = memory.hidden.clone();
                 let OnCard { operations, layout } = &memory.rest;
                 card::embed(operations, &self.tables, &self.norm, layout, &hidden)?;
                 Ok(hidden)

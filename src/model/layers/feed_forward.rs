@@ -37,14 +37,15 @@ impl FeedForward {
             }
             #[cfg(feature = "cuda")]
             Workspace::Card(memory) => {
-                let (card, inner, delta) = (&*memory.rest.operations, memory.wide(up.weight.rows())?, memory.narrow()?);
+                let (card, inner, delta) =
+                    (&*memory.rest.operations, memory.buffers.wide(up.weight.rows())?, memory.buffers.narrow()?);
                 card::linear(card, &hidden, &up.weight, Some(&up.bias), self.activation.into(), &inner)?;
                 card::linear(card, &inner, &down.weight, None, Epilogue::None, &delta)?;
                 card::add_norm(card, &self.norm, &hidden, &delta, Some(&down.bias), &memory.rest.layout)?;
                 Ok(hidden)
             }
             Workspace::Fused(memory) => {
-                let (inner, delta) = (memory.wide(up.weight.rows())?, memory.narrow()?);
+                let (inner, delta) = (memory.buffers.wide(up.weight.rows())?, memory.buffers.narrow()?);
                 linear_activated(&hidden, &up.weight, &up.bias, self.activation, &inner, &memory.scratch)?;
                 linear(&inner, &down.weight, &delta, &memory.scratch)?;
                 self.norm.add(&hidden, &delta, &down.bias)?;

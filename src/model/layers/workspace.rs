@@ -81,15 +81,42 @@ impl Workspace {
     }
 }
 
-/// Everything a step on fused operations needs, set aside at its start and used by every layer in turn: peak memory is
-/// `tokens * (2 * hidden + max(3 * hidden, inner))` f32 values and a constant, and the pages are touched once.
-pub(crate) struct Memory {
+/// What the layers of a step write to in turn, whatever the operations.
+pub(crate) struct Buffers {
     widths: Widths,
     tokens: usize,
     /// (tokens * hidden): what attention mixed, then what the feed-forward block adds.
     narrow: Tensor,
     /// (tokens * max(3 * hidden, inner)): queries, keys and values; then the attention's output; then the inner values.
     wide: Tensor,
+}
+
+impl Buffers {
+    /// `memory` makes memory of shape (tokens, width) under a label.
+    fn new(widths: Widths, tokens: usize, memory: impl Fn(&'static str, usize) -> Result<Tensor>) -> Result<Buffers> {
+        Ok(Buffers {
+            widths,
+            tokens,
+            narrow: memory("mixed, and what is added", widths.hidden)?,
+            wide: memory("queries, keys, values; inner", widths.inner.max(3 * widths.hidden))?,
+        })
+    }
+
+    /// Memory of shape (tokens, hidden) whose contents are those of an earlier use.
+    pub(crate) fn narrow(&self) -> Result<Tensor> {
+        self.narrow.reshape((self.tokens, self.widths.hidden))
+    }
+
+    /// Memory of shape (tokens, width); the same for every width, so that only one is in use at a time.
+    pub(crate) fn wide(&self, width: usize) -> Result<Tensor> {
+        self.wide.narrow(0, 0, self.tokens * width)?.reshape((self.tokens, width))
+    }
+}
+
+/// Everything a step on fused operations needs, set aside at its start and used by every layer in turn: peak memory is
+/// `tokens * (2 * hidden + max(3 * hidden, inner))` f32 values and a constant, and the pages are touched once.
+pub(crate) struct Memory {
+    pub(crate) buffers: Buffers,
     /// For one operation at a time.
     pub(crate) scratch: Tensor,
 }
@@ -102,22 +129,9 @@ impl Memory {
         let tokens = rows.tokens();
         let scratch = attention_scratch(widths.hidden / widths.heads).max(widths.linear_scratch);
         Ok(Memory {
-            widths,
-            tokens,
-            narrow: zeros("mixed, and what is added", &[tokens, widths.hidden])?,
-            wide: zeros("queries, keys, values; inner", &[tokens, widths.inner.max(3 * widths.hidden)])?,
+            buffers: Buffers::new(widths, tokens, |what, width| zeros(what, &[tokens, width]))?,
             scratch: zeros("scratch of operations", &[scratch])?,
         })
-    }
-
-    /// Memory of shape (tokens, hidden) whose contents are those of an earlier use.
-    pub(crate) fn narrow(&self) -> Result<Tensor> {
-        self.narrow.reshape((self.tokens, self.widths.hidden))
-    }
-
-    /// Memory of shape (tokens, width); the same for every width, so that only one is in use at a time.
-    pub(crate) fn wide(&self, width: usize) -> Result<Tensor> {
-        self.wide.narrow(0, 0, self.tokens * width)?.reshape((self.tokens, width))
     }
 }
 
@@ -132,15 +146,10 @@ pub(crate) struct OnCard {
 /// `tokens * (2 * hidden + max(3 * hidden, inner))` values of the activations' dtype, the indices, and a constant.
 #[cfg(feature = "cuda")]
 pub(crate) struct CardMemory {
+    pub(crate) buffers: Buffers,
     pub(crate) rest: OnCard,
-    widths: Widths,
-    tokens: usize,
-    /// (tokens * hidden): the hidden states, from the embeddings to the last layer.
-    hidden: Tensor,
-    /// (tokens * hidden): what attention mixed, then what the feed-forward block adds.
-    narrow: Tensor,
-    /// (tokens * max(3 * hidden, inner)): queries, keys and values; then the attention's output; then the inner values.
-    wide: Tensor,
+    /// (tokens, hidden): the hidden states, from the embeddings to the last layer.
+    pub(crate) hidden: Tensor,
 }
 
 #[cfg(feature = "cuda")]
@@ -148,32 +157,13 @@ impl CardMemory {
     fn new(widths: Widths, activations: DType, rows: &Rows, indices: &Indices, device: &Device) -> Result<CardMemory> {
         let tokens = rows.tokens();
         let memory = |what, width: usize| {
-            let shape = [tokens, width];
-            operation(what, &shape, || card::memory(tokens * width, activations, device))
+            operation(what, &[tokens, width], || card::memory(tokens * width, activations, device))
         };
-        let hidden = memory("hidden states", widths.hidden)?;
+        let hidden = memory("hidden states", widths.hidden)?.reshape((tokens, widths.hidden))?;
         Ok(CardMemory {
             rest: OnCard { operations: Operations::of(&hidden)?, layout: Layout::new(rows, indices, device)? },
-            widths,
-            tokens,
+            buffers: Buffers::new(widths, tokens, memory)?,
             hidden,
-            narrow: memory("mixed, and what is added", widths.hidden)?,
-            wide: memory("queries, keys, values; inner", widths.inner.max(3 * widths.hidden))?,
         })
-    }
-
-    /// Memory of shape (tokens, hidden) for the hidden states.
-    pub(crate) fn hidden(&self) -> Result<Tensor> {
-        self.hidden.reshape((self.tokens, self.widths.hidden))
-    }
-
-    /// Memory of shape (tokens, hidden) whose contents are those of an earlier use.
-    pub(crate) fn narrow(&self) -> Result<Tensor> {
-        self.narrow.reshape((self.tokens, self.widths.hidden))
-    }
-
-    /// Memory of shape (tokens, width); the same for every width, so that only one is in use at a time.
-    pub(crate) fn wide(&self, width: usize) -> Result<Tensor> {
-        self.wide.narrow(0, 0, self.tokens * width)?.reshape((self.tokens, width))
     }
 }
