@@ -14,6 +14,13 @@ fn axes() -> Axes {
     }
 }
 
+/// Steps of up to 32,768 tokens in rows of up to 512.
+fn ragged_axes(measured_tokens_min: u32) -> Axes {
+    let axis = |max| Axis { min: 1, max, splits: vec![] };
+    let (batch, extent) = (axis(32_768), axis(512));
+    Axes { kind: ShapeKind::Ragged, batch, extent, step_tokens_max: 32_768, measured_tokens_min }
+}
+
 fn shape(batch: u32, extent: u32) -> Shape {
     ShapeKind::Padded.at(batch, extent)
 }
@@ -375,15 +382,7 @@ fn the_fastest_batch_is_not_the_largest_where_larger_ones_are_slower() {
 
 #[test]
 fn a_ragged_profile_has_its_knee_where_throughput_flattens() {
-    let axis = |max| Axis { min: 1, max, splits: vec![] };
-    let axes = Axes {
-        kind: ShapeKind::Ragged,
-        batch: axis(32_768),
-        extent: axis(512),
-        step_tokens_max: 32_768,
-        measured_tokens_min: 512,
-    };
-    let mut profile = Profile::new(axes, Slack::CUDA);
+    let mut profile = Profile::new(ragged_axes(512), Slack::CUDA);
     let measure = |shape: Shape| {
         let (tokens, longest) = shape.position();
         // A row costs as much as 20 tokens.
@@ -403,15 +402,7 @@ fn a_ragged_profile_has_its_knee_where_throughput_flattens() {
 
 #[test]
 fn a_ragged_profile_has_one_fastest_batch_whatever_its_points_are_off_by() {
-    let axis = |max| Axis { min: 1, max, splits: vec![] };
-    let axes = Axes {
-        kind: ShapeKind::Ragged,
-        batch: axis(32_768),
-        extent: axis(512),
-        step_tokens_max: 32_768,
-        measured_tokens_min: 32_768,
-    };
-    let mut profile = Profile::new(axes, Slack::CUDA);
+    let mut profile = Profile::new(ragged_axes(32_768), Slack::CUDA);
     // Beyond 8,192 tokens a token takes a tenth longer. Each measurement is off by up to 3 %, and short rows cost more.
     let time = |(tokens, longest): (u32, u32)| {
         let each = if tokens > 8_192 { 1.1 } else { 1.0 } * (1.0 + 1.0 / f64::from(longest));
