@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use std::{hint, io};
 
 use super::statistics::{Event, Statistics};
 use super::step::{Progress, Queued, StepRunner};
-use super::{Change, Hardware, Loaded, Loader, Order, Released, Report, Run, RunPurpose};
+use super::{Change, Hardware, Loaded, Loader, Order, Patience, Released, Report, Run, RunPurpose};
 use crate::model::{Fault, Model};
 use crate::units::{Bytes, Micros, ModelId};
 
@@ -51,7 +51,9 @@ impl DeviceThread {
         let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
             let models = BTreeMap::new();
             let (queued, free_since) = (VecDeque::new(), Instant::now());
-            let mut owner = Owner { hardware: hardware(), models, statistics, reports, queued, free_since };
+            let hardware = hardware();
+            let patience = hardware.patience();
+            let mut owner = Owner { hardware, patience, models, statistics, reports, queued, free_since };
             // Also ends when every sender is gone.
             while let Some(order) = owner.next(&queue) {
                 if let Next::Stop = owner.carry_out(order) {
@@ -95,6 +97,7 @@ pub(super) struct Tenant<A> {
 /// Everything that lives on the thread.
 struct Owner<H: Hardware, R> {
     hardware: H,
+    patience: Patience,
     models: BTreeMap<ModelId, Tenant<H::Account>>,
     statistics: Statistics,
     reports: R,
@@ -109,7 +112,10 @@ impl<H: Hardware, R: FnMut(Report)> Owner<H, R> {
     /// that a step behind it is ready by then; steps that end are reported.
     fn next(&mut self, orders: &mpsc::Receiver<Order>) -> Option<Order> {
         loop {
-            let Some(running) = self.queued.front() else { return orders.recv().ok() };
+            let Some(running) = self.queued.front() else {
+                let soon = self.patience.look(Duration::MAX, || orders.try_recv().ok());
+                return soon.or_else(|| orders.recv().ok());
+            };
             match orders.try_recv() {
                 Ok(order) => return Some(order),
                 // A step is over in a millisecond or ten, and its caller waits for it: no sleep is short enough.

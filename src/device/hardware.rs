@@ -1,7 +1,7 @@
 //! What the device's thread needs of a device.
 
-use super::Shortfall;
 use super::trace::Recording;
+use super::{Patience, Shortfall};
 use crate::model::Fault;
 use crate::units::{Bytes, ModelId};
 
@@ -45,6 +45,11 @@ pub trait Hardware {
         need: Need,
         body: impl FnOnce() -> Result<R, Fault>,
     ) -> Result<(Result<R, Fault>, StepUse), Shortfall>;
+
+    /// How its thread waits for orders.
+    fn patience(&self) -> Patience {
+        Patience::NONE
+    }
 
     /// Has the blocks of the next step recorded, where the device can do that.
     fn record_next(&mut self) {}

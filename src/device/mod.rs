@@ -7,6 +7,7 @@
 mod order;
 mod report;
 mod executor;
+mod patience;
 mod port;
 mod step;
 mod hardware;
@@ -26,6 +27,7 @@ mod tests;
 pub use executor::{DeviceThread, Executor, Stopped};
 pub use hardware::{Hardware, Need, Resident, StepUse};
 pub use order::{Loader, OnShortfall, Order, Run, RunPurpose};
+pub use patience::Patience;
 pub use port::Device;
 pub use report::{Change, Loaded, Ran, Released, Report, RowFailure, Shortfall};
 pub use scope::{Kind, Owner};

@@ -2,9 +2,9 @@
 
 use std::io;
 
-use super::Executor;
 use super::profile_store::ProfileFacts;
 use super::statistics::DeviceSnapshot;
+use super::{Executor, Patience};
 use crate::memory::{Reading, Slack, Terms};
 use crate::model::DeviceForm;
 use crate::units::{Bytes, Timestamp};
@@ -38,6 +38,11 @@ pub trait Device: Executor {
     /// Whether it prepares a step while the one before it runs, so that it pays to queue two.
     fn runs_ahead(&self) -> bool {
         false
+    }
+
+    /// How those who wait for it wait.
+    fn patience(&self) -> Patience {
+        Patience::NONE
     }
 
     /// What the device takes for so many bytes of weights: the allocator's granule is the model's, however little of the

@@ -6,7 +6,7 @@ use crossbeam_channel::{Sender, bounded};
 
 use crate::device::profile_store::{ProfileFacts, ProfileStore};
 use crate::device::statistics::DeviceSnapshot;
-use crate::device::{Device, Loader, OnShortfall, Order, Run, RunPurpose};
+use crate::device::{Device, Loader, OnShortfall, Order, Patience, Run, RunPurpose};
 use crate::memory::{Lease, Profile, Reading, Slack, Table};
 use crate::model::{Batch, Blueprint};
 use crate::scheduler::{Purpose, Step};
@@ -63,6 +63,11 @@ impl Rig {
     /// Whether the device makes use of a step that is queued behind another.
     pub(super) fn runs_ahead(&self) -> bool {
         self.device.runs_ahead()
+    }
+
+    /// How to wait for the device.
+    pub(super) fn patience(&self) -> Patience {
+        self.device.patience()
     }
 
     /// What the device takes for a model's weights.

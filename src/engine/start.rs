@@ -287,13 +287,15 @@ impl Opening {
 /// The engine's thread: messages in, then everything that is due, until it is told to stop.
 fn turn(mut core: Core, messages: &Receiver<Message>) {
     let clock = core.shared.clock;
+    let patience = core.rig.patience();
     core.begin(clock.now());
     while !core.stopped() {
         let now = clock.now();
         core.shared.pulse.beat();
         let wake_at = core.poll(now);
         let wait = Pulse::INTERVAL.min(wake_at.since(clock.now()).into());
-        match messages.recv_timeout(wait) {
+        let soon = patience.look(wait, || messages.try_recv().ok());
+        match soon.map_or_else(|| messages.recv_timeout(wait), Ok) {
             Ok(first) => {
                 let now = clock.now();
                 for message in iter::once(first).chain(messages.try_iter()).take(MESSAGES_PER_TURN) {

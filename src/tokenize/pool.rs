@@ -14,7 +14,13 @@ use crate::model::TokenRow;
 pub struct TokenizerPool {
     threads: Arc<rayon::ThreadPool>,
     queue: Arc<Semaphore>,
+    /// Calls that the queue has place for.
+    places: usize,
 }
+
+/// Texts of a call that are tokenized where they are while nothing else is: some 100 us, of which handing them to a thread
+/// and back would be as much again.
+const SHORT_BYTES: usize = 1024;
 
 /// Calls in the threads' queue for each thread: enough that a thread finds the next one when it is done.
 const QUEUED_PER_THREAD: usize = 4;
@@ -31,8 +37,8 @@ impl TokenizerPool {
             .thread_name(|index| format!("tokenize-{index}"))
             .build()
             .map_err(std::io::Error::other)?;
-        let queue = Semaphore::new(threads * QUEUED_PER_THREAD);
-        Ok(TokenizerPool { threads: Arc::new(pool), queue: Arc::new(queue) })
+        let places = threads * QUEUED_PER_THREAD;
+        Ok(TokenizerPool { threads: Arc::new(pool), queue: Arc::new(Semaphore::new(places)), places })
     }
 
     /// The rows' tokens in order. Dropping the future gives up the result; a call that a thread has begun is finished.
@@ -45,26 +51,34 @@ impl TokenizerPool {
         rows: Vec<TextRow>,
         truncate: Truncate,
     ) -> Result<Vec<TokenRow>, RowError> {
-        let failed = |reason: &str| RowError { row: 0, error: TokenizeError::Failed { reason: reason.to_owned() } };
         let turn = Arc::clone(&self.queue).acquire_owned().await;
         let turn = turn.map_err(|_| failed("the tokenizer's threads have ended"))?;
+        // Its own turn is the only one taken. So one connection's thread at most is held up at a time.
+        let alone = self.queue.available_permits() + 1 == self.places;
+        let bytes = |row: &TextRow| row.text.len() + row.pair.as_ref().map_or(0, String::len);
+        if alone && rows.iter().map(bytes).sum::<usize>() <= SHORT_BYTES {
+            return encode(&encoder, &rows, truncate);
+        }
         let (answer, result) = oneshot::channel();
         self.threads.spawn(move || {
             // Nobody waits any more when the future was dropped in the queue.
             if !answer.is_closed() {
-                let rows =
-                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| encoder.encode_batch(&rows, truncate)));
                 // The receiver may be gone by now: its business.
-                let _ = answer.send(rows);
+                let _ = answer.send(encode(&encoder, &rows, truncate));
             }
             drop(turn);
         });
-        match result.await {
-            Ok(Ok(rows)) => rows,
-            Ok(Err(_)) => Err(failed("it panicked on this request")),
-            Err(_) => Err(failed("its thread ended")),
-        }
+        result.await.unwrap_or_else(|_| Err(failed("its thread ended")))
     }
+}
+
+fn encode(encoder: &TextEncoder, rows: &[TextRow], truncate: Truncate) -> Result<Vec<TokenRow>, RowError> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| encoder.encode_batch(rows, truncate)))
+        .unwrap_or_else(|_| Err(failed("it panicked on this request")))
+}
+
+fn failed(reason: &str) -> RowError {
+    RowError { row: 0, error: TokenizeError::Failed { reason: reason.to_owned() } }
 }
 
 #[cfg(test)]

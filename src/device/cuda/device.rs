@@ -13,7 +13,7 @@ use crate::device::cpu::allocator;
 use crate::device::pools::DriverError;
 use crate::device::profile_store::ProfileFacts;
 use crate::device::statistics::{CardUse, DeviceSnapshot, ModelUse, Statistics, Use, WorkspaceUse};
-use crate::device::{Device, DeviceThread, Executor, Kind, Order, Report, Stopped};
+use crate::device::{Device, DeviceThread, Executor, Kind, Order, Patience, Report, Stopped};
 use crate::memory::{Reading, Readings, Slack, Terms};
 use crate::model::DeviceForm;
 use crate::units::{Bytes, ModelId, Timestamp};
@@ -161,6 +161,10 @@ impl Device for CudaDevice {
 
     fn runs_ahead(&self) -> bool {
         true
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::of_a_card()
     }
 
     fn taken_by(&self, weights: Bytes) -> Bytes {

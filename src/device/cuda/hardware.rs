@@ -7,7 +7,7 @@ use super::context::Tensors;
 use super::interpose::Scope;
 use crate::device::pools::{Cause, OutOfMemory, PoolDriver, Slot};
 use crate::device::trace::Recording;
-use crate::device::{Hardware, Need, Resident, Shortfall, StepUse};
+use crate::device::{Hardware, Need, Patience, Resident, Shortfall, StepUse};
 use crate::memory::Readings;
 use crate::model::Fault;
 use crate::units::{Bytes, ModelId};
@@ -96,6 +96,10 @@ impl Hardware for Cuda {
 
     fn tensors(&self) -> &candle_core::Device {
         self.tensors.device()
+    }
+
+    fn patience(&self) -> Patience {
+        Patience::of_a_card()
     }
 
     fn load<R>(
