@@ -6,7 +6,7 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Which cards our kernels are for.
 const ARCHITECTURES: &str = "PLIMSOLL_CUDA_ARCHITECTURES";
@@ -43,6 +43,7 @@ fn compile_kernels(out: &Path) -> Result<(), Box<dyn Error>> {
         (None, Some(home)) => Path::new(&home).join("bin/nvcc"),
         (None, None) => PathBuf::from("nvcc"),
     };
+    let mut running = Vec::new();
     for source in std::fs::read_dir("kernels")? {
         let source = source?.path();
         let (Some(name), true) = (source.file_stem(), source.extension().is_some_and(|end| end == "cu")) else {
@@ -54,10 +55,17 @@ fn compile_kernels(out: &Path) -> Result<(), Box<dyn Error>> {
             .args(["-fatbin", "-O3", "-std=c++17", "-lineinfo", "-o"])
             .arg(&compiled)
             .args(&architectures)
-            .arg(&source);
-        let done = command.output().map_err(|error| {
+            .arg(&source)
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        // All at once: a compiler takes one core and a hundred megabytes.
+        let started = command.spawn().map_err(|error| {
             format!("{} cannot be run: {error}; `source scripts/cuda-toolkit` finds or fetches one", nvcc.display())
         })?;
+        running.push((command, started));
+    }
+    for (command, started) in running {
+        let done = started.wait_with_output()?;
         if !done.status.success() {
             return Err(format!("{command:?} failed:\n{}", String::from_utf8_lossy(&done.stderr)).into());
         }

@@ -9,7 +9,7 @@ use candle_core::Device;
 use super::stage::Stage;
 use crate::config::{Dtype, ModelConfig, Source, Task};
 use crate::device::{Hardware, Need};
-use crate::model::{Batch, Blueprint, DeviceForm, ModelFiles, Output, embedded_names};
+use crate::model::{Batch, Blueprint, DeviceForm, ModelFiles, Output, TokenRow, embedded_names};
 use crate::tokenize::{TextRow, Truncate};
 use crate::units::{Bytes, ModelId};
 
@@ -36,12 +36,14 @@ pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
         let files = files.with_context(|| name.clone())?;
         let of = |dtype| blueprint(&name, files.clone(), dtype);
         let reference = of(Dtype::F32)?;
-        let batch = batch(&reference)?;
-        let expected = on_the_cpu(&reference, &batch)?;
+        let rows = rows(&reference)?;
+        let expected = on_the_cpu(&reference, &rows)?;
         write!(lines, "\n  {name}:")?;
         for (dtype, bar) in BARS {
             let id = ModelId::new(100 + 10 * number as u32 + dtype as u32);
-            let found = on_the_card(stage, id, &of(dtype)?.for_device(DeviceForm::Cuda), &batch)?;
+            let found = on_the_card(stage, id, &of(dtype)?.for_device(DeviceForm::Cuda), &rows)?;
+            let expected: Vec<Vec<f32>> = found.iter().map(|(row, _)| expected[*row].clone()).collect();
+            let found: Vec<Vec<f32>> = found.into_iter().map(|(_, answer)| answer).collect();
             let cosine = least_cosine(&found, &expected);
             worst = worst.min(cosine);
             write!(lines, " {dtype} {cosine:.6}")?;
@@ -59,36 +61,58 @@ fn blueprint(name: &str, files: ModelFiles, dtype: Dtype) -> anyhow::Result<Blue
     Blueprint::new(&config, files).with_context(|| name.to_owned())
 }
 
-/// Texts of one word to the longest that the model takes, in one batch: most of it is padding where the model pads.
-fn batch(blueprint: &Blueprint) -> anyhow::Result<Batch> {
+/// Texts of one word to the longest that the model takes.
+fn rows(blueprint: &Blueprint) -> anyhow::Result<Vec<Arc<TokenRow>>> {
     let card = blueprint.card();
     let pair = (card.task == Task::Rerank).then(|| TEXTS[1].to_owned());
     let long = TEXTS.join(" ").repeat(8);
     let texts = TEXTS.iter().copied().chain([long.as_str()]);
     let rows: Vec<_> = texts.map(|text| TextRow { text: text.to_owned(), pair: pair.clone() }).collect();
     let rows = card.encoder.encode_batch(&rows, Truncate::End).map_err(|error| anyhow!("{:?}", error))?;
-    Ok(Batch::Tokens(rows.into_iter().map(Arc::new).collect()))
+    Ok(rows.into_iter().map(Arc::new).collect())
 }
 
-fn on_the_cpu(blueprint: &Blueprint, batch: &Batch) -> anyhow::Result<Vec<Vec<f32>>> {
+fn on_the_cpu(blueprint: &Blueprint, rows: &[Arc<TokenRow>]) -> anyhow::Result<Vec<Vec<f32>>> {
     let mut model = blueprint.load(&Device::Cpu)?;
-    let vectors = model.step(batch).and_then(Output::vectors).map_err(|fault| anyhow!("{fault}"))?;
+    let batch = Batch::Tokens(rows.to_vec());
+    let vectors = model.step(&batch).and_then(Output::vectors).map_err(|fault| anyhow!("{fault}"))?;
     Ok(vectors)
 }
 
-fn on_the_card(stage: &mut Stage, id: ModelId, blueprint: &Blueprint, batch: &Batch) -> anyhow::Result<Vec<Vec<f32>>> {
+/// Which rows a batch has: all of them, most of which is padding where the model pads; then small steps, each of a shape
+/// that comes again: what is recorded of one must serve another.
+fn batches(rows: usize) -> Vec<Vec<usize>> {
+    let alone = (0..rows).chain(0..rows).map(|row| vec![row]);
+    let pairs = (1..rows).chain(1..rows).map(|row| vec![row, row - 1]);
+    std::iter::once((0..rows).collect()).chain(alone).chain(pairs).collect()
+}
+
+/// The number of a row and its answer, for every row of every batch.
+fn on_the_card(
+    stage: &mut Stage,
+    id: ModelId,
+    blueprint: &Blueprint,
+    rows: &[Arc<TokenRow>],
+) -> anyhow::Result<Vec<(usize, Vec<f32>)>> {
     let (loaded, account) =
         stage.hardware.load(id, |device| blueprint.load(device)).map_err(|fault| anyhow!("{fault}"))?;
     let mut model = loaded?;
-    let need = Need { predicted: Bytes::ZERO, ceiling: Bytes::MAX };
-    let stepped = stage.hardware.step(id, need, || model.step(batch));
+    let mut answers = Vec::new();
+    for numbers in batches(rows.len()) {
+        let batch = Batch::Tokens(numbers.iter().map(|number| rows[*number].clone()).collect());
+        let need = Need { predicted: Bytes::ZERO, ceiling: Bytes::MAX };
+        match stage.hardware.step(id, need, || model.step(&batch)) {
+            Ok((Ok(output), _)) => {
+                let vectors = output.vectors().map_err(|fault| anyhow!("{fault}"))?;
+                answers.extend(numbers.into_iter().zip(vectors));
+            }
+            Ok((Err(fault), _)) => bail!("{fault}"),
+            Err(short) => bail!("{} were needed, {} could be had", short.needed, short.available),
+        }
+    }
     drop(model);
     drop(account);
-    match stepped {
-        Ok((Ok(output), _)) => output.vectors().map_err(|fault| anyhow!("{fault}")),
-        Ok((Err(fault), _)) => bail!("{fault}"),
-        Err(short) => bail!("{} were needed, {} could be had", short.needed, short.available),
-    }
+    Ok(answers)
 }
 
 /// Of each row; of all numbers together where a row has a single one.

@@ -1,7 +1,11 @@
 //! The forward pass.
 
 #[cfg(feature = "cuda")]
+use std::cell::RefCell;
+#[cfg(feature = "cuda")]
 use std::rc::Rc;
+#[cfg(feature = "cuda")]
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 
@@ -11,7 +15,7 @@ use crate::memory::{Axes, ShapeKind};
 #[cfg(feature = "cuda")]
 use crate::model::Later;
 #[cfg(feature = "cuda")]
-use crate::model::layers::OnCard;
+use crate::model::layers::{CardMemory, OnCard};
 use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, Rest, SelfAttention, Widths, Workspace};
 use crate::model::{Batch, Fault, Model, Output, TokenRow};
 #[cfg(feature = "cuda")]
@@ -30,6 +34,9 @@ pub(crate) struct Encoder {
     pub(super) activations: DType,
     pub(super) axes: Axes,
     pub(super) device: Device,
+    /// Small steps as they were queued before.
+    #[cfg(feature = "cuda")]
+    pub(super) recordings: RefCell<card::Recordings>,
 }
 
 /// What becomes of the hidden states.
@@ -38,6 +45,17 @@ pub(crate) enum Head {
     Pool(Pooling),
     /// Logits: the first position's state through two layers and the function between them.
     Classify { dense: Linear, between: Between, output: Linear },
+}
+
+#[cfg(feature = "cuda")]
+impl Head {
+    /// What it needs of the hidden states.
+    fn pooling(&self) -> Pooling {
+        match self {
+            Head::Pool(pooling) => *pooling,
+            Head::Classify { .. } => Pooling::Cls,
+        }
+    }
 }
 
 impl Model for Encoder {
@@ -79,14 +97,46 @@ impl Encoder {
         let work = label::layer("workspace", None, || {
             Workspace::new(self.kernels, self.activations, self.widths, rows, indices, &self.device)
         })?;
-        let mut hidden = label::layer("embeddings", None, || self.embeddings.forward(indices, &work, &self.device))?;
-        for (index, (attention, feed_forward)) in self.layers.iter().enumerate() {
-            hidden = label::layer("layer", Some(index), || {
-                feed_forward.forward(attention.forward(hidden, rows, &work)?, &work)
-            })?;
+        #[cfg(feature = "cuda")]
+        if let Workspace::Card(memory) = &work
+            && let Some(key) = memory.rest.layout.key(&memory.all())?
+        {
+            return self.forward_recorded(indices, rows, &work, memory, key);
         }
+        let hidden = self.hidden(indices, rows, &work)?;
         let rest = work.finish();
         label::layer("head", None, || self.answer(&hidden, rows, rest))
+    }
+
+    /// The last layer's hidden states.
+    fn hidden(&self, indices: &Indices, rows: &Rows, work: &Workspace) -> Result<Tensor> {
+        let mut hidden = label::layer("embeddings", None, || self.embeddings.forward(indices, work, &self.device))?;
+        for (index, (attention, feed_forward)) in self.layers.iter().enumerate() {
+            hidden = label::layer("layer", Some(index), || {
+                feed_forward.forward(attention.forward(hidden, rows, work)?, work)
+            })?;
+        }
+        Ok(hidden)
+    }
+
+    /// A small step on a card, queued as a whole where one like it was before.
+    #[cfg(feature = "cuda")]
+    fn forward_recorded(
+        &self,
+        indices: &Indices,
+        rows: &Rows,
+        work: &Workspace,
+        memory: &CardMemory,
+        key: card::Key,
+    ) -> Result<Output> {
+        let OnCard { operations, layout } = &memory.rest;
+        let pooled = label::layer("head", None, || card::vectors(layout, &memory.hidden))?;
+        let pooling = self.head.pooling();
+        self.recordings.borrow_mut().run(operations, key.and(&pooled)?, || {
+            let hidden = self.hidden(indices, rows, work)?;
+            card::pool_into(operations, &hidden, layout, pooling, &pooled)
+        })?;
+        label::layer("head", None, || self.send(operations, &layout.results(&pooled)?))
     }
 
     /// What becomes of the last layer's hidden states.
@@ -126,14 +176,18 @@ impl Encoder {
     #[cfg(feature = "cuda")]
     fn answer_on_card(&self, hidden: &Tensor, card: OnCard) -> Result<Output> {
         let OnCard { operations, layout } = card;
-        let pooled = match &self.head {
-            Head::Pool(pooling) => card::pool(&operations, hidden, &layout, *pooling)?,
-            Head::Classify { .. } => {
-                let first = card::pool(&operations, hidden, &layout, Pooling::Cls)?;
-                self.classify(&first.to_dtype(self.activations)?)?
-            }
+        let pooling = self.head.pooling();
+        self.send(&operations, &card::pool(&operations, hidden, &layout, pooling)?)
+    }
+
+    /// Sends what becomes of pooled states in f32 to the host.
+    #[cfg(feature = "cuda")]
+    fn send(&self, operations: &Arc<card::Operations>, pooled: &Tensor) -> Result<Output> {
+        let vectors = match &self.head {
+            Head::Pool(_) => pooled.clone(),
+            Head::Classify { .. } => self.classify(&pooled.to_dtype(self.activations)?)?,
         };
-        Ok(Output::Later(Rc::new(OnItsWay(card::fetch(&operations, &pooled)?))))
+        Ok(Output::Later(Rc::new(OnItsWay(card::fetch(operations, &vectors)?))))
     }
 }
 

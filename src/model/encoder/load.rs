@@ -208,5 +208,7 @@ pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Encoder, ModelErro
         activations: kernels.activations(dtype),
         axes: plan.axes,
         device: device.clone(),
+        #[cfg(feature = "cuda")]
+        recordings: Default::default(),
     })
 }

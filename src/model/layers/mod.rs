@@ -13,5 +13,5 @@ pub(crate) use feed_forward::FeedForward;
 pub use kernels::Kernels;
 pub(crate) use linear::Linear;
 #[cfg(feature = "cuda")]
-pub(crate) use workspace::OnCard;
+pub(crate) use workspace::{CardMemory, OnCard};
 pub(crate) use workspace::{Rest, Widths, Workspace};

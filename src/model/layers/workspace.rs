@@ -155,15 +155,21 @@ pub(crate) struct CardMemory {
 #[cfg(feature = "cuda")]
 impl CardMemory {
     fn new(widths: Widths, activations: DType, rows: &Rows, indices: &Indices, device: &Device) -> Result<CardMemory> {
-        let tokens = rows.tokens();
+        let layout = Layout::new(rows, indices, device)?;
+        let tokens = layout.tokens();
         let memory = |what, width: usize| {
             operation(what, &[tokens, width], || card::memory(tokens * width, activations, device))
         };
         let hidden = memory("hidden states", widths.hidden)?.reshape((tokens, widths.hidden))?;
         Ok(CardMemory {
-            rest: OnCard { operations: Operations::of(&hidden)?, layout: Layout::new(rows, indices, device)? },
+            rest: OnCard { operations: Operations::of(&hidden)?, layout },
             buffers: Buffers::new(widths, tokens, memory)?,
             hidden,
         })
+    }
+
+    /// All memory that the layers write to.
+    pub(crate) fn all(&self) -> [&Tensor; 3] {
+        [&self.hidden, &self.buffers.narrow, &self.buffers.wide]
     }
 }

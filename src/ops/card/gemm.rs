@@ -1,4 +1,4 @@
-//! Products with matrices of weights, through cublasLt.
+//! Products with matrices of weights, through cublasLt or by a kernel of ours, whichever is faster.
 //!
 //! Row-major `y = x * w transposed` is column-major `y' = w * x'`, with the outputs as rows: so the bias runs along the
 //! rows, as cublasLt's epilogues want it, and nothing is transposed in memory.
@@ -6,9 +6,9 @@
 //! What has to be found out for a product (descriptors, and which of cublasLt's kernels is fastest) is kept by shape. A
 //! step's number of tokens is anything; which kernel is fastest changes slowly with it, so that one answer serves a range
 //! of them. cublasLt's own first guess is up to 15 % slower than the best of its guesses, so that large products try
-//! several when they meet a new range: once, some milliseconds.
+//! several, and our kernel, when they meet a new range: once, some milliseconds.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Result, bail};
@@ -17,7 +17,7 @@ use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUevent_flags_enum::CU_EVENT_DEFAULT;
 
 use super::cublas_lt::{Algorithm, Places, Shape};
-
+use super::hopper::{self, After, Hopper, Kind};
 use super::tensors::Address;
 use crate::ops::Activation;
 
@@ -75,6 +75,22 @@ pub(super) struct Product {
     pub(super) places: Places,
 }
 
+impl Product {
+    /// The same for the kernel of ours.
+    fn for_hopper(self) -> hopper::Product {
+        let Product { dtype, tokens, inputs, outputs, epilogue, places } = self;
+        let (after, bias) = match epilogue {
+            Epilogue::None => (After::Nothing, 0),
+            Epilogue::Bias => (After::Nothing, places.bias),
+            Epilogue::BiasGelu => (After::Gelu, places.bias),
+            Epilogue::BiasRelu => (After::Relu, places.bias),
+        };
+        let kind = if dtype == DType::BF16 { Kind::Bf16 } else { Kind::F16 };
+        let Places { x, weight, y, .. } = places;
+        hopper::Product { kind, after, tokens, inputs, outputs, x, weight, scales: [0, 0], bias, y }
+    }
+}
+
 /// What a product is looked up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
@@ -91,6 +107,8 @@ pub(super) struct Gemm {
     pub(super) handle: sys::cublasLtHandle_t,
     pub(super) scratch: Address,
     pub(super) scratch_bytes: usize,
+    /// Where the card is one.
+    hopper: Option<Hopper>,
     plans: Mutex<HashMap<Key, Plan>>,
 }
 
@@ -102,19 +120,25 @@ unsafe impl Sync for Gemm {}
 /// Everything about products of one range of shapes.
 struct Plan {
     shape: Shape,
-    algorithm: Algorithm,
+    way: Way,
+}
+
+/// Who multiplies.
+enum Way {
+    Library(Algorithm),
+    Hopper,
 }
 
 impl Gemm {
     /// `scratch` is memory on the card that nobody else uses while a product runs.
-    pub(super) fn new(scratch: Address, scratch_bytes: usize) -> Result<Gemm> {
+    pub(super) fn new(scratch: Address, scratch_bytes: usize, hopper: Option<Hopper>) -> Result<Gemm> {
         let handle = result::create_handle().map_err(candle_core::Error::wrap)?;
-        Ok(Gemm { handle, scratch, scratch_bytes, plans: Mutex::default() })
+        Ok(Gemm { handle, scratch, scratch_bytes, hopper, plans: Mutex::default() })
     }
 
     /// Queues a product.
     pub(super) fn run(&self, product: Product, stream: &CudaStream) -> Result<()> {
-        let Product { dtype, tokens, inputs, outputs, epilogue, places } = product;
+        let Product { dtype, tokens, inputs, outputs, epilogue, .. } = product;
         if tokens == 0 {
             return Ok(());
         }
@@ -126,48 +150,54 @@ impl Gemm {
         let plan = match plans.get(&key) {
             Some(plan) => plan,
             None => {
-                let plan = self.plan(key, tokens, places, stream)?;
+                let plan = self.plan(key, product, stream)?;
                 plans.entry(key).or_insert(plan)
             }
         };
-        plan.shape.queue(self, &plan.algorithm, tokens, places, stream).map_err(candle_core::Error::wrap)
+        self.queue(&plan.shape, &plan.way, product, stream)
     }
 
-    fn plan(&self, key: Key, tokens: usize, places: Places, stream: &CudaStream) -> Result<Plan> {
+    fn queue(&self, shape: &Shape, way: &Way, product: Product, stream: &CudaStream) -> Result<()> {
+        match (way, &self.hopper) {
+            (Way::Library(algorithm), _) => {
+                shape.queue(self, algorithm, product.tokens, product.places, stream).map_err(candle_core::Error::wrap)
+            }
+            (Way::Hopper, Some(hopper)) => hopper.run(product.for_hopper(), stream),
+            (Way::Hopper, None) => unreachable!("it is tried only where there is one"),
+        }
+    }
+
+    fn plan(&self, key: Key, product: Product, stream: &CudaStream) -> Result<Plan> {
         let shape = Shape::new(key).map_err(candle_core::Error::wrap)?;
-        let guesses = if tokens < TRIED_FROM { 1 } else { GUESSES };
-        let guesses = shape.guesses(self, guesses).map_err(candle_core::Error::wrap)?;
-        let Some(mut algorithm) = guesses.first().copied() else {
-            bail!("cublasLt knows no way to multiply {key:?}");
-        };
-        if guesses.len() > 1 {
+        let large = product.tokens >= TRIED_FROM;
+        let guesses = shape.guesses(self, if large { GUESSES } else { 1 }).map_err(candle_core::Error::wrap)?;
+        let mut ways = guesses.into_iter().map(Way::Library).collect::<VecDeque<_>>();
+        let kind = product.for_hopper().kind;
+        if large && self.hopper.as_ref().is_some_and(|hopper| hopper.takes(kind, key.inputs, key.outputs)) {
+            ways.push_back(Way::Hopper);
+        }
+        let Some(mut way) = ways.pop_front() else { bail!("cublasLt knows no way to multiply {key:?}") };
+        if !ways.is_empty() {
             // What was queued before is not to be counted in.
             stream.synchronize().map_err(candle_core::Error::wrap)?;
-            let mut best = f32::INFINITY;
-            for (number, guess) in guesses.into_iter().enumerate() {
-                let Some(time) = self.time(&shape, &guess, tokens, places, stream)? else { continue };
-                if number == 0 || time < best * GAIN_MIN {
-                    (algorithm, best) = (guess, time);
+            let mut best = self.time(&shape, &way, product, stream)?.unwrap_or(f32::INFINITY);
+            for other in ways {
+                let Some(time) = self.time(&shape, &other, product, stream)? else { continue };
+                if time < best * GAIN_MIN {
+                    (way, best) = (other, time);
                 }
             }
         }
-        Ok(Plan { shape, algorithm })
+        Ok(Plan { shape, way })
     }
 
     /// The milliseconds of a product; `None` if this way does not work for this number of tokens.
-    fn time(
-        &self,
-        shape: &Shape,
-        guess: &Algorithm,
-        tokens: usize,
-        places: Places,
-        stream: &CudaStream,
-    ) -> Result<Option<f32>> {
+    fn time(&self, shape: &Shape, way: &Way, product: Product, stream: &CudaStream) -> Result<Option<f32>> {
         let event = || stream.record_event(Some(CU_EVENT_DEFAULT)).map_err(candle_core::Error::wrap);
         let mut best = f32::INFINITY;
         for run in 0..RUNS {
             let start = event()?;
-            if shape.queue(self, guess, tokens, places, stream).is_err() {
+            if self.queue(shape, way, product, stream).is_err() {
                 return Ok(None);
             }
             let time = start.elapsed_ms(&event()?).map_err(candle_core::Error::wrap)?;

@@ -8,8 +8,9 @@ use super::cublas_lt::Places;
 use super::gemm::{Epilogue, Product};
 use super::layout::Layout;
 use super::operations::{Operations, launch};
-use super::tensors::{address, address_of};
+use super::tensors::{address, address_of, memory};
 use crate::config::Pooling;
+use crate::ops::label::operation;
 use crate::ops::matrix::Held;
 use crate::ops::{Matrix, Norm, Tables};
 
@@ -146,18 +147,37 @@ pub(crate) fn embed(
     Ok(())
 }
 
+/// Memory for one vector for each row of the layout, as wide as hidden states.
+pub(crate) fn vectors(layout: &Layout, hidden: &Tensor) -> Result<Tensor> {
+    let (rows, width) = (layout.rows, hidden.dim(1)?);
+    operation("results", &[rows, width], || memory(rows * width, DType::F32, hidden.device()))?.reshape((rows, width))
+}
+
 /// One vector for each row, (rows, width) in f32.
 pub(crate) fn pool(operations: &Operations, hidden: &Tensor, layout: &Layout, pooling: Pooling) -> Result<Tensor> {
+    let out = vectors(layout, hidden)?;
+    pool_into(operations, hidden, layout, pooling, &out)?;
+    layout.results(&out)
+}
+
+/// The same into `out`, with a vector of zeros for each row of the layout that has no tokens.
+pub(crate) fn pool_into(
+    operations: &Operations,
+    hidden: &Tensor,
+    layout: &Layout,
+    pooling: Pooling,
+    out: &Tensor,
+) -> Result<()> {
     let (tokens, width) = hidden.dims2()?;
     let dtype = hidden.dtype();
     assert!(layout.tokens <= tokens, "there is a row for every token");
-    let out = Tensor::zeros((layout.rows, width), DType::F32, hidden.device())?;
     if layout.rows == 0 {
-        return Ok(out);
+        return Ok(());
     }
     let function = &operations.functions(dtype)?.pool;
     let config = launch((layout.rows, 1), POOL_THREADS, 0)?;
-    let (to, from, starts) = (address(&out, DType::F32)?, address(hidden, dtype)?, layout.starts());
+    let to = address_of(out, DType::F32, &[layout.rows, width])?;
+    let (from, starts) = (address(hidden, dtype)?, layout.starts());
     let which = match pooling {
         Pooling::Mean => 0i32,
         Pooling::Cls => 1,
@@ -168,5 +188,5 @@ pub(crate) fn pool(operations: &Operations, hidden: &Tensor, layout: &Layout, po
     arguments.arg(&to).arg(&from).arg(&starts).arg(&columns).arg(&which).arg(&as_it_is);
     // SAFETY: the arguments are those that the kernel declares; rows end inside the tokens.
     unsafe { arguments.launch(config) }.map_err(candle_core::Error::wrap)?;
-    Ok(out)
+    Ok(())
 }

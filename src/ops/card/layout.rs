@@ -2,17 +2,11 @@
 
 use candle_core::{Device, Result, Tensor};
 
-use super::TILE;
+use super::recordings::Key;
 use super::tensors::Address;
+use super::tiles::{Room, tiles};
 use crate::ops::label::operation;
 use crate::ops::{Indices, Rows};
-
-/// Rows from this length on are read fewer times in long tiles: on an H200 6 % less time at 512 tokens, 12 % at 4,096; a
-/// mixture of texts of 101 tokens on average takes 27 % more.
-const LONG_ROW: usize = 480;
-
-/// Attention works in long tiles where so large a part of a step's tokens is in long rows.
-const LONG_PART: f64 = 0.9;
 
 /// Rows on the card, ragged: where each lies, the indices of its positions, and the tiles that attention works in. All in
 /// one piece of memory, which is filled by one copy.
@@ -20,6 +14,8 @@ pub(crate) struct Layout {
     /// u32: words, positions and types, a `part` each; starts of rows and the end; tiles of four numbers.
     data: Tensor,
     base: Address,
+    /// The step's rows. There may be empty ones behind them.
+    given: usize,
     pub(super) rows: usize,
     pub(super) tokens: usize,
     /// Elements of each of the first three parts.
@@ -27,29 +23,54 @@ pub(crate) struct Layout {
     pub(super) tiles: usize,
     /// Whether tiles are long.
     pub(super) long: bool,
+    small: bool,
 }
 
 impl Layout {
     /// Copies it to the card.
     pub(crate) fn new(rows: &Rows, indices: &Indices, device: &Device) -> Result<Layout> {
-        let tokens = rows.tokens();
+        let given = rows.iter().len();
         let (tiles, long) = tiles(rows);
+        let room = Room::of(rows.tokens(), given, tiles.len());
         // Parts begin at multiples of 16 bytes.
-        let part = tokens.next_multiple_of(4);
-        let starts = (rows.iter().len() + 1).next_multiple_of(4);
-        let mut data = Vec::with_capacity(3 * part + starts + 4 * tiles.len());
+        let part = room.tokens.next_multiple_of(4);
+        let starts = (room.rows + 1).next_multiple_of(4);
+        let mut data = Vec::with_capacity(3 * part + starts + 4 * room.tiles);
         for (number, ids) in [&indices.words, &indices.positions, &indices.types].into_iter().enumerate() {
             data.extend_from_slice(ids);
             data.resize((number + 1) * part, 0);
         }
         data.extend(rows.iter().map(|(start, _)| start as u32));
-        data.push(tokens as u32);
+        data.resize(3 * part + room.rows + 1, rows.tokens() as u32);
         data.resize(3 * part + starts, 0);
         data.extend(tiles.iter().flatten());
+        // Tiles of no row: nothing is computed.
+        data.resize(3 * part + starts + 4 * room.tiles, 0);
         let count = data.len();
         let data = operation("inputs", &[count], || Tensor::from_vec(data, count, device))?;
         let base = super::tensors::address(&data, candle_core::DType::U32)?;
-        Ok(Layout { data, base, rows: rows.iter().len(), tokens, part, tiles: tiles.len(), long })
+        let Room { tokens, rows, tiles, small } = room;
+        Ok(Layout { data, base, given, rows, tokens, part, tiles, long, small })
+    }
+
+    /// Tokens that are computed: memory is needed for so many.
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Results of the step's rows among those of all rows that are computed, (rows, anything).
+    pub(crate) fn results(&self, all: &Tensor) -> Result<Tensor> {
+        all.narrow(0, 0, self.given)
+    }
+
+    /// What the step's launches depend on beside the model, if it is one to be recorded. `memory` is all that it writes to.
+    pub(crate) fn key(&self, memory: &[&Tensor]) -> Result<Option<Key>> {
+        if !self.small {
+            return Ok(None);
+        }
+        let addresses = memory.iter().map(|tensor| super::tensors::address(tensor, tensor.dtype()));
+        let addresses = std::iter::once(Ok(self.base)).chain(addresses).collect::<Result<Vec<_>>>()?;
+        Ok(Some(Key { shape: [self.tokens, self.rows, self.tiles], addresses }))
     }
 
     /// Of the tables' rows for each token: words, positions, types.
@@ -70,36 +91,5 @@ impl Layout {
     fn at(&self, element: usize) -> Address {
         debug_assert!(element <= self.data.elem_count());
         self.base + (element * size_of::<u32>()) as Address
-    }
-}
-
-/// The tiles of a step, those of long rows first: the blocks that start last are then short. And whether they are long.
-fn tiles(rows: &Rows) -> (Vec<[u32; 4]>, bool) {
-    let in_long_rows: usize = rows.iter().map(|(_, length)| length).filter(|length| *length >= LONG_ROW).sum();
-    let long = in_long_rows as f64 > LONG_PART * rows.tokens() as f64;
-    let queries = if long { 2 * TILE } else { TILE };
-    let mut by_length: Vec<(usize, usize)> = rows.iter().collect();
-    by_length.sort_unstable_by_key(|(start, length)| (std::cmp::Reverse(*length), *start));
-    let of_row = |(start, length): (usize, usize)| {
-        (0..length).step_by(queries).map(move |first| [start as u32, length as u32, first as u32, 0])
-    };
-    (by_length.into_iter().flat_map(of_row).collect(), long)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_query_is_in_one_tile_and_long_rows_come_first() {
-        let check = |lengths: &[usize], expected: &[[u32; 4]], long| {
-            assert_eq!(tiles(&Rows::ragged(lengths.to_vec())), (expected.to_vec(), long), "{lengths:?}");
-        };
-        check(&[], &[], false);
-        check(&[3, 0, 64], &[[3, 64, 0, 0], [0, 3, 0, 0]], false);
-        check(&[65, 1], &[[0, 65, 0, 0], [0, 65, 64, 0], [65, 1, 0, 0]], false);
-        check(&[10, 129], &[[10, 129, 0, 0], [10, 129, 64, 0], [10, 129, 128, 0], [0, 10, 0, 0]], false);
-        let long: Vec<[u32; 4]> = [0, 128, 256, 384].map(|first| [1, 512, first, 0]).into();
-        check(&[1, 512], &[long, vec![[0, 1, 0, 0]]].concat(), true);
     }
 }

@@ -5,6 +5,8 @@
 //! and queues its kernel on the card's one stream. The specification of each is the operation of the same name on the
 //! CPU, and what says that they agree is the tests that run on a card.
 
+#[cfg(any(feature = "cuda", test))]
+mod tiles;
 #[cfg(feature = "cuda")]
 mod tensors;
 #[cfg(feature = "cuda")]
@@ -12,11 +14,15 @@ mod cublas_lt;
 #[cfg(feature = "cuda")]
 mod gemm;
 #[cfg(feature = "cuda")]
+mod hopper;
+#[cfg(feature = "cuda")]
 mod layout;
 #[cfg(feature = "cuda")]
 mod operations;
 #[cfg(feature = "cuda")]
 mod layers;
+#[cfg(feature = "cuda")]
+mod recordings;
 #[cfg(feature = "cuda")]
 mod fetch;
 
@@ -25,11 +31,13 @@ pub(crate) use fetch::{Fetch, fetch};
 #[cfg(feature = "cuda")]
 pub(crate) use gemm::Epilogue;
 #[cfg(feature = "cuda")]
-pub(crate) use layers::{add_norm, attention, embed, linear, pool};
+pub(crate) use layers::{add_norm, attention, embed, linear, pool, pool_into, vectors};
 #[cfg(feature = "cuda")]
 pub(crate) use layout::Layout;
 #[cfg(feature = "cuda")]
 pub(crate) use operations::Operations;
+#[cfg(feature = "cuda")]
+pub(crate) use recordings::{Key, Recordings};
 #[cfg(feature = "cuda")]
 pub(crate) use tensors::memory;
 
@@ -37,7 +45,7 @@ pub(crate) use tensors::memory;
 const HEAD_SIZES: [usize; 4] = [32, 64, 96, 128];
 
 /// Queries of a tile of attention. Long tiles have twice as many.
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", test))]
 const TILE: usize = 64;
 
 /// Widths that kernels over whole rows are compiled for: one takes those up to its own.

@@ -10,6 +10,7 @@ use cudarc::nvrtc::Ptx;
 
 use super::fetch::Pages;
 use super::gemm::Gemm;
+use super::hopper::Hopper;
 use super::tensors::{Address, ordinal};
 use super::{HEAD_SIZES, TILE, VECTOR, WIDTHS};
 
@@ -18,7 +19,7 @@ macro_rules! compiled {
     ($($name:literal),+) => { [$(($name, include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin")))),+] };
 }
 
-static KERNELS: [(&str, &[u8]); 4] = compiled!["attention", "embed", "norm", "pool"];
+static KERNELS: [(&str, &[u8]); 5] = compiled!["attention", "embed", "norm", "pool", "product"];
 
 /// All that runs on one card. One stream, used by one thread at a time.
 pub(crate) struct Operations {
@@ -48,8 +49,13 @@ impl Operations {
                 module.map_err(|error| candle_core::Error::msg(format!("the kernels of {name}: {error}")))
             })
             .collect::<Result<Vec<Arc<CudaModule>>>>()?;
+        let (capability, product) = (stream.context().compute_capability(), &modules[4]);
+        let hopper = match capability.map_err(candle_core::Error::wrap)? {
+            (9, 0) => Some(Hopper::new(product, &stream)?),
+            _ => None,
+        };
         let operations = Operations {
-            gemm: Gemm::new(scratch.0, scratch.1)?,
+            gemm: Gemm::new(scratch.0, scratch.1, hopper)?,
             pages: Pages::default(),
             f16: Functions::load(&modules, "f16")?,
             bf16: Functions::load(&modules, "bf16")?,
@@ -116,7 +122,7 @@ pub(super) struct Tiled {
 
 impl Functions {
     fn load(modules: &[Arc<CudaModule>], dtype: &str) -> Result<Functions> {
-        let [attention, embed, norm, pool] = modules else { unreachable!("there are four modules") };
+        let [attention, embed, norm, pool, _] = modules else { unreachable!("there are five modules") };
         let find = |module: &Arc<CudaModule>, name: String| {
             module.load_function(&name).map_err(|error| candle_core::Error::msg(format!("{name}: {error}")))
         };
