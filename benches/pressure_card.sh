@@ -5,11 +5,18 @@
 #
 # The neighbour leaves 1.0, 0.5, 0.25 and 0.1 times the workspace of the model's best batch, as `plimsoll plan` says after
 # `plimsoll profile` has measured it. It comes while no call is sent and the server has given back its cached workspace, so
-# that what is free is all that a step can have; then calls are sent again. At the end it asks for half of what a best batch
-# leaves in the cache, while the server is idle. Under load it comes once, at 0.5.
+# that what is free is all that a step can have; then calls are sent again. Under load it comes once, first, at 0.5.
+#
+# With BEFORE=1 it is there before the server starts, leaves PART percent of that workspace beside what the idle server
+# needs, and gives all of it back after HOLD. The server gets a budget then: the usual one is a part of what is free at the
+# start. And it is left a granule of the pools at least: a load is begun when 64 MiB are free beside the weights, of which
+# the idle server of the measurement keeps 32.
+#
+# Four arms take some three minutes on a fast card, four with BEFORE=1 one; what they are compared by takes another before.
 set -eu
 : "${PLIMSOLL:=$(dirname "$0")/../target/release/plimsoll}"
-: "${LENGTHS:=encode}" "${ROWS:=32}" "${CALLERS:=24}" "${FIXED:=16,64}" "${HOLD:=3s}" "${DECAY:=1s}"
+: "${LENGTHS:=encode}" "${ROWS:=32}" "${CALLERS:=24}" "${FIXED:=4,16}" "${HOLD:=2s}" "${DECAY:=1s}"
+: "${BEFORE:=0}" "${PART:=50}" "${BUDGET:=90%}"
 repository=$1 model=$2
 folder=${3:-$(mktemp -d)}
 mkdir -p "$folder"
@@ -22,27 +29,28 @@ best=$(awk -v model="$model" '$1 == model { value = $(NF - 1); unit = $NF; print
     "$folder/plan")
 echo "workspace of the best batch: $best MiB"
 
-{
-    echo "hold $HOLD"
-    echo "leave $((best / 2))MiB"
-    echo "hold $HOLD"
-    echo "free all"
-    echo "hold $HOLD"
-    for part in 100 50 25 10; do
-        left=$((best * part / 100))
-        # The driver hands out 2 MiB at a time.
-        [ "$left" -ge 4 ] || left=4
-        printf 'load stop\nhold 3s\nleave %dMiB\nload start\nhold %s\nfree all\nhold 2s\n' "$left" "$HOLD"
-    done
-    echo "load stop"
-    echo "leave $((best / 2))MiB"
-    echo "load start"
-    echo "hold 2s"
-    echo "load stop"
-    echo "hold 3s"
-    echo "free all"
-} >"$folder/script"
+# part PERCENT LEAST: so much of it in MiB, but not less.
+part() {
+    left=$((best * $1 / 100))
+    [ "$left" -ge "$2" ] || left=$2
+    echo "${left}MiB"
+}
 
+if [ "$BEFORE" = 1 ]; then
+    serve="$serve --memory-budget $BUDGET"
+    printf 'leave %s\nstart server\nhold %s\nfree all\nhold %s\n' "$(part "$PART" 32)" "$HOLD" "$HOLD" >"$folder/script"
+else
+    {
+        printf 'hold %s\nleave %s\nhold %s\nfree all\nhold %s\n' "$HOLD" "$(part 50 4)" "$HOLD" "$HOLD"
+        for percent in 100 50 25 10; do
+            # The driver hands out 2 MiB at a time.
+            printf 'load stop\nhold 2s\nleave %s\nload start\nhold %s\nfree all\nhold %s\n' "$(part $percent 4)" "$HOLD" "$HOLD"
+        done
+    } >"$folder/script"
+fi
+
+# Its last table says of each squeeze what the arm as shipped is worth: beside the best fixed batch of which no call failed
+# meanwhile, and after it beside before.
 # shellcheck disable=SC2086
 exec "$PLIMSOLL" bench pressure --limit-by card --script "$folder/script" --fixed "$FIXED" --model "$model" \
     --rows "$ROWS" --lengths "$LENGTHS" --concurrency "$CALLERS" --json "$folder/report.json" --plot "$folder/plot.svg" \

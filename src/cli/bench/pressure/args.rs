@@ -24,6 +24,13 @@ use crate::units::Bytes;
 ///   free all | free AMOUNT               give back
 ///   ask AMOUNT floor AMOUNT for DURATION hold so much, but take only while the floor stays free; give up after that
 ///   load stop | load start               no calls; calls again
+///   start server                         start it, wait until it is ready, then go on and send calls
+///
+/// Without `start server` the server is ready before the script begins. What stands before it happens beside no server,
+/// and what `leave` and `ask` leave free there lies beside what an idle server needs: measured as what the undisturbed
+/// one took from its start until it was idle and had returned its cached workspace. Give such a server a budget
+/// (--memory-budget among its options): by default it is a part of what is free at its start, whoever has the rest then.
+/// A server that does not start is the result of its arm, but for the one as shipped an error.
 #[derive(clap::Args, Clone, Debug)]
 #[command(verbatim_doc_comment, mut_arg("rows", |rows| rows.default_value("32")))]
 pub struct PressureArgs {
@@ -74,6 +81,9 @@ pub struct NeighbourArgs {
     /// What percentages are of.
     #[arg(long)]
     pub spare: Bytes,
+    /// What an idle server takes: what stands before `start server` leaves so much more free.
+    #[arg(long)]
+    pub server_needs: Bytes,
     /// Where free memory is read: `cgroup2:FOLDER`, `cgroup1:FOLDER`, `file:FILE` or `card:NUMBER`.
     #[arg(long)]
     pub room: Room,

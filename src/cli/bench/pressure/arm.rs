@@ -1,9 +1,7 @@
 //! One arm: a server with its setting, the calls, the neighbour.
 
 use std::fmt;
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,8 +9,8 @@ use anyhow::Context;
 
 use super::args::PressureArgs;
 use super::enclosure::Enclosure;
-use super::monitor::{self, Monitor};
-use super::neighbour::Event;
+use super::monitor::Monitor;
+use super::process::NeighbourProcess;
 use super::room::Room;
 use super::schedule;
 use super::script::Script;
@@ -20,6 +18,7 @@ use super::server::Server;
 use super::timeline::{CallPoint, EventPoint, StepPoint, Timeline};
 use super::verdict::Verdict;
 use crate::cli::bench::arrivals::ArrivalKind;
+use crate::cli::bench::client::ModelFacts;
 use crate::cli::bench::driver::{Control, Pacing};
 use crate::cli::bench::measure::{Target, UNDISTURBED_LOAD, Undisturbed};
 use crate::cli::bench::recorder::{Bar, Recorder};
@@ -34,6 +33,19 @@ const UNDISTURBED: Duration = Duration::from_secs(10);
 const IN_FLIGHT_MAX: u32 = 10_000;
 
 const CONNECTIONS: usize = 4;
+
+/// An idle server has returned what it cached when for so long no more came free: longer than two windows of its usual
+/// `--idle-decay`.
+const REST: Duration = Duration::from_secs(3);
+
+/// The longest that this is waited for.
+const REST_MAX: Duration = Duration::from_secs(30);
+
+/// How often free memory is looked at meanwhile.
+const GLANCE: Duration = Duration::from_millis(100);
+
+/// Free memory that comes and goes by itself.
+const NOISE: Bytes = Bytes::mib(1);
 
 /// A setting of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +89,8 @@ impl fmt::Display for Arm {
 /// What an arm came to.
 pub(super) struct ArmResult {
     pub(super) arm: Arm,
+    /// Why its server did not start beside a neighbour that was there before it.
+    pub(super) did_not_start: Option<String>,
     pub(super) total: Part,
     pub(super) kills: u64,
     pub(super) neighbour_finished: bool,
@@ -92,8 +106,15 @@ pub(super) struct Stage {
     pub(super) undisturbed: Undisturbed,
     /// When calls are sent.
     pub(super) pacing: Pacing,
-    /// What the idle server as shipped leaves free: what percentages of the script are of.
+    /// All that server and neighbour share.
+    pub(super) limit: Bytes,
+    /// What the idle server as shipped leaves free of it: what percentages of the script are of.
     pub(super) spare: Bytes,
+    /// What it takes: context, weights, whatever it keeps between steps.
+    pub(super) server_needs: Bytes,
+    /// The models that are asked.
+    models: Vec<ModelFacts>,
+    starts_server: bool,
     /// In words: the kind of limit.
     pub(super) limited_by: &'static str,
 }
@@ -136,12 +157,12 @@ pub(super) async fn prepare(args: &PressureArgs, script: &Script) -> anyhow::Res
     };
     eprintln!("undisturbed, as shipped");
     let enclosure = Enclosure::make(args.pressure.limit, args.pressure.limit_by)?;
+    let watch = Monitor::start(&enclosure, Instant::now());
+    let before = enclosure.room().free()?;
     let mut server = args.server(&enclosure, Arm::Shipped, "undisturbed")?;
-    let watch = Monitor::start(&enclosure, server.pid(), None, Instant::now());
+    watch.server(server.pid());
     let target = args.target(&mut server).await?;
-    // The file of a virtual limit is right after the monitor's first look.
-    tokio::time::sleep(10 * monitor::PERIOD).await;
-    let spare = enclosure.room().free()?;
+    let spare = free_at_rest(enclosure.room()).await?;
     let mut bar = target.undisturbed_answers().await?;
     let undisturbed = target.undisturbed_load(UNDISTURBED).await?;
     bar.late_after = Some(undisturbed.late_after());
@@ -159,7 +180,32 @@ pub(super) async fn prepare(args: &PressureArgs, script: &Script) -> anyhow::Res
         Room::Card(_) => "the GPU",
     };
     watch.finish();
-    Ok(Stage { args, bar, undisturbed, pacing, spare, limited_by })
+    Ok(Stage {
+        args,
+        bar,
+        undisturbed,
+        pacing,
+        limit: enclosure.limit(),
+        spare,
+        server_needs: before.saturating_sub(spare),
+        models: target.workload.models().cloned().collect(),
+        starts_server: script.starts_server(),
+        limited_by,
+    })
+}
+
+/// What is free beside a server that is idle and has returned what it cached.
+async fn free_at_rest(room: &Room) -> anyhow::Result<Bytes> {
+    let (began, mut most, mut rose) = (Instant::now(), room.free()?, Instant::now());
+    while rose.elapsed() < REST && began.elapsed() < REST_MAX {
+        tokio::time::sleep(GLANCE).await;
+        let free = room.free()?;
+        if free > most + NOISE {
+            rose = Instant::now();
+        }
+        most = most.max(free);
+    }
+    room.free()
 }
 
 impl StageArgs {
@@ -186,51 +232,88 @@ impl Stage {
         self.args.pressure.workload.seed
     }
 
-    /// Runs one arm from the start of its server to its end.
+    /// Runs one arm from its start to its end.
     ///
     /// # Errors
-    /// A server that does not start, or a neighbour that cannot be started. What they do under pressure is the result.
+    /// A neighbour that cannot be started, or a server that does not start; but where a neighbour was there before it,
+    /// that is the result, unless it is the one as shipped. What they do under pressure is the result.
     pub(super) async fn run(&self, arm: Arm) -> anyhow::Result<ArmResult> {
         let enclosure = Enclosure::make(self.args.pressure.limit, self.args.pressure.limit_by)?;
+        let control = Arc::new(Control::default());
+        let arrived = Instant::now();
+        let monitor = Monitor::start(&enclosure, arrived);
+        let mut first = None;
+        if self.starts_server {
+            let mut neighbour = self.neighbour(&enclosure, &monitor, &control)?;
+            neighbour.until_it_waits().await?;
+            first = Some(neighbour);
+        }
         let name = arm.to_string().replace([' ', ':'], "-");
         let mut server = self.args.server(&enclosure, arm, &name)?;
-        let settling = Monitor::start(&enclosure, server.pid(), None, Instant::now());
-        let target = self.args.target(&mut server).await?;
-        settling.finish();
+        monitor.server(server.pid());
+        let target = self.args.target(&mut server).await;
 
         let started = Instant::now();
-        let mut neighbour = self.neighbour(&enclosure)?;
-        let control = Arc::new(Control::default());
-        let monitor = Monitor::start(&enclosure, server.pid(), Some(neighbour.id()), started);
-        let listener = listen(&mut neighbour, started, control.clone())?;
-        let models = target.workload.models().cloned().collect();
-        let mut recorder = Recorder::new(models, Duration::ZERO..super::script::LONGEST, self.bar.clone());
+        let mut recorder = Recorder::new(self.models.clone(), Duration::ZERO..super::script::LONGEST, self.bar.clone());
         let mut timeline = Timeline::default();
-        target
-            .observe(schedule(self.pacing), started, control, |sample| {
-                let good = !recorder.record(&sample).failed();
-                let done_s = sample.done.as_secs_f64();
-                timeline.calls.push(CallPoint { done_s, rows: sample.rows as u32, good });
-            })
-            .await;
-        timeline.events = listener.join().expect("the listener does not panic");
-        let neighbour_finished = neighbour.wait().is_ok_and(|status| status.success());
-        timeline.end_s = timeline.events.last().map_or(0.0, |point| point.at_s);
+        let (said, did_not_start, neighbour_finished) = match (target, first) {
+            (Ok(target), first) => {
+                let neighbour = match first {
+                    Some(mut neighbour) => {
+                        neighbour.go_on();
+                        neighbour
+                    }
+                    None => self.neighbour(&enclosure, &monitor, &control)?,
+                };
+                target
+                    .observe(schedule(self.pacing), started, control, |sample| {
+                        let good = !recorder.record(&sample).failed();
+                        let done_s = sample.done.as_secs_f64();
+                        timeline.calls.push(CallPoint { done_s, rows: sample.rows as u32, good });
+                    })
+                    .await;
+                let (said, finished) = neighbour.finish();
+                (said, None, finished)
+            }
+            (Err(reason), Some(neighbour)) if arm != Arm::Shipped => {
+                (neighbour.give_up(), Some(format!("{reason:#}")), false)
+            }
+            (Err(reason), _) => return Err(reason),
+        };
         let kills = enclosure.room().kills().unwrap_or(0);
-        let watched = monitor.finish();
+        let mut watched = monitor.finish();
+        let signed = |at: Instant| match at.checked_duration_since(started) {
+            Some(after) => after.as_secs_f64(),
+            None => -started.duration_since(at).as_secs_f64(),
+        };
+        timeline.events = said.into_iter().map(|(at, event)| EventPoint { at_s: signed(at), event }).collect();
+        timeline.begin_s = timeline.events.first().map_or(0.0, |point| point.at_s.min(0.0));
+        timeline.end_s = timeline.events.last().map_or(0.0, |point| point.at_s);
+        watched.count_from(-signed(arrived), timeline.begin_s);
         timeline.memory = watched.points;
-        timeline.server_died_s = (!server.runs()).then(|| watched.server_gone_s.unwrap_or(timeline.end_s));
+        let died = did_not_start.is_none() && !server.runs();
+        timeline.server_died_s = died.then(|| watched.server_gone_s.unwrap_or(timeline.end_s));
         timeline.steps = recorder.steps().iter().map(|seen| step_point(seen.at, &seen.step)).collect();
         // Rates are per second of the script, not of the endless window.
         let total = parts(&recorder, timeline.end_s).0;
-        Ok(ArmResult { arm, total, kills, neighbour_finished, verdict: Verdict::of(&timeline), timeline })
+        let verdict = Verdict::of(&timeline);
+        Ok(ArmResult { arm, did_not_start, total, kills, neighbour_finished, verdict, timeline })
     }
 
-    fn neighbour(&self, enclosure: &Enclosure) -> anyhow::Result<Child> {
+    fn neighbour(
+        &self,
+        enclosure: &Enclosure,
+        monitor: &Monitor,
+        control: &Arc<Control>,
+    ) -> anyhow::Result<NeighbourProcess> {
         let mut command = enclosure.command(&self.args.program);
         command.args(["bench", "neighbour", "--script"]).arg(&self.args.script_file);
-        command.args(["--spare", &self.spare.get().to_string(), "--room", &enclosure.room().to_string()]);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("the neighbour")
+        command.args(["--spare", &self.spare.get().to_string()]);
+        command.args(["--server-needs", &self.server_needs.get().to_string()]);
+        command.args(["--room", &enclosure.room().to_string()]);
+        let neighbour = NeighbourProcess::start(&mut command, control.clone())?;
+        monitor.neighbour(neighbour.pid());
+        Ok(neighbour)
     }
 }
 
@@ -246,26 +329,4 @@ fn step_point(at: Duration, step: &crate::cli::bench::client::SeenStep) -> StepP
         true_bytes: step.peak,
         headroom_bytes: step.headroom,
     }
-}
-
-/// Follows what the neighbour says: pauses and ends the calls, and keeps the events until it ends or dies.
-fn listen(
-    neighbour: &mut Child,
-    started: Instant,
-    control: Arc<Control>,
-) -> anyhow::Result<std::thread::JoinHandle<Vec<EventPoint>>> {
-    let out = neighbour.stdout.take().context("the neighbour's stdout")?;
-    Ok(std::thread::spawn(move || {
-        let mut events = Vec::new();
-        for line in BufReader::new(out).lines().map_while(Result::ok) {
-            let at_s = started.elapsed().as_secs_f64();
-            let Ok(event) = serde_json::from_str(&line) else { continue };
-            if let Event::Load { on } = event {
-                control.set_paused(!on);
-            }
-            events.push(EventPoint { at_s, event });
-        }
-        control.stop();
-        events
-    }))
 }

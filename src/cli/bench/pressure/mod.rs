@@ -9,12 +9,14 @@ mod script;
 mod room;
 mod card;
 mod neighbour;
+mod process;
 mod enclosure;
 mod server;
 mod monitor;
 mod timeline;
 mod arm;
 mod verdict;
+mod comparison;
 mod report;
 mod plot;
 
@@ -45,7 +47,7 @@ pub(super) async fn run(args: PressureArgs) -> anyhow::Result<ExitCode> {
         eprintln!("arm {arm}");
         arms.push(stage.run(arm).await.with_context(|| format!("arm {arm}"))?);
     }
-    let report = PressureReport::new(&args, &stage, arms);
+    let report = PressureReport::new(&stage, arms);
     print!("{}", report.render());
     if let Some(path) = &args.json {
         let json = serde_json::to_vec_pretty(&report)?;

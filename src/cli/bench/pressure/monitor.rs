@@ -1,6 +1,7 @@
 //! Watches the memory of an enclosure from outside, and keeps the books of a virtual limit.
 
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -11,12 +12,20 @@ use crate::cli::bench::smaps::Usage;
 use crate::units::Bytes;
 
 /// How often memory is looked at.
-pub(super) const PERIOD: Duration = Duration::from_millis(10);
+const PERIOD: Duration = Duration::from_millis(10);
 
 /// A running watch.
 pub(super) struct Monitor {
+    pids: Arc<Pids>,
     stop: mpsc::Sender<()>,
     watcher: JoinHandle<Watched>,
+}
+
+/// Who is watched; 0 while there is nobody.
+#[derive(Default)]
+struct Pids {
+    server: AtomicU32,
+    neighbour: AtomicU32,
 }
 
 /// What a watch has seen.
@@ -28,25 +37,54 @@ pub(super) struct Watched {
     pub(super) server_gone_s: Option<f64>,
 }
 
+impl Watched {
+    /// Counts times from `zero_s` on, and forgets what was seen before `begin_s` of the new times.
+    pub(super) fn count_from(&mut self, zero_s: f64, begin_s: f64) {
+        self.points.iter_mut().for_each(|point| point.at_s -= zero_s);
+        self.points.retain(|point| point.at_s >= begin_s);
+        self.server_gone_s = self.server_gone_s.map(|gone_s| gone_s - zero_s);
+    }
+}
+
 impl Monitor {
-    /// Watches a server and its neighbour, if it has one. Times count from `started`.
-    pub(super) fn start(enclosure: &Enclosure, server: u32, neighbour: Option<u32>, started: Instant) -> Monitor {
+    /// Watches an enclosure in which nothing runs yet. Times count from `started`.
+    pub(super) fn start(enclosure: &Enclosure, started: Instant) -> Monitor {
         let (stop, stopped) = mpsc::channel();
         let (room, limit) = (enclosure.room().clone(), enclosure.limit());
+        let pids = Arc::<Pids>::default();
+        let watched_pids = pids.clone();
         let watcher = std::thread::spawn(move || {
             let mut watched = Watched::default();
             while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(PERIOD) {
                 let at_s = started.elapsed().as_secs_f64();
-                let server = resident(server);
-                if server.is_none() {
+                let of = |pid: &AtomicU32| Some(pid.load(Ordering::Relaxed)).filter(|&pid| pid > 0);
+                let (server, neighbour) = (of(&watched_pids.server), of(&watched_pids.neighbour));
+                let server_bytes = server.and_then(resident);
+                if server.is_some() && server_bytes.is_none() {
                     watched.server_gone_s.get_or_insert(at_s);
                 }
-                let neighbour = neighbour.and_then(resident);
-                watched.points.extend(look(&room, limit, at_s, server.unwrap_or(0), neighbour.unwrap_or(0)));
+                let neighbour_bytes = neighbour.and_then(resident);
+                watched.points.extend(look(
+                    &room,
+                    limit,
+                    at_s,
+                    server_bytes.unwrap_or(0),
+                    neighbour_bytes.unwrap_or(0),
+                ));
             }
             watched
         });
-        Monitor { stop, watcher }
+        Monitor { pids, stop, watcher }
+    }
+
+    /// Watches this server from now on.
+    pub(super) fn server(&self, pid: u32) {
+        self.pids.server.store(pid, Ordering::Relaxed);
+    }
+
+    /// Watches this neighbour from now on.
+    pub(super) fn neighbour(&self, pid: u32) {
+        self.pids.neighbour.store(pid, Ordering::Relaxed);
     }
 
     /// Ends the watch.
@@ -99,7 +137,8 @@ mod tests {
     fn a_virtual_limit_counts_what_is_really_resident() {
         let check = |limit: Bytes, over: bool| {
             let enclosure = Enclosure::make(limit, LimitBy::Virtual).unwrap();
-            let monitor = Monitor::start(&enclosure, std::process::id(), None, Instant::now());
+            let monitor = Monitor::start(&enclosure, Instant::now());
+            monitor.server(std::process::id());
             std::thread::sleep(20 * PERIOD);
             let watched = monitor.finish();
             let last = *watched.points.last().expect("it has looked some ten times");
@@ -114,12 +153,22 @@ mod tests {
     }
 
     #[test]
+    fn times_count_from_when_calls_could_be_sent() {
+        let point = |at_s| MemoryPoint { at_s, free_bytes: 1, server_bytes: 0, neighbour_bytes: 0, overrun_bytes: 0 };
+        let mut watched = Watched { points: [1.0, 3.0, 5.0, 7.0].map(point).to_vec(), server_gone_s: Some(7.0) };
+        watched.count_from(5.0, -2.0);
+        assert_eq!(watched.points.iter().map(|point| point.at_s).collect::<Vec<_>>(), [-2.0, 0.0, 2.0]);
+        assert_eq!(watched.server_gone_s, Some(2.0));
+    }
+
+    #[test]
     fn a_server_that_is_gone_is_noticed() {
         let limit = Bytes::mib(64);
         let enclosure = Enclosure::make(limit, LimitBy::Virtual).unwrap();
         let mut child = std::process::Command::new("/bin/sleep").arg("60").spawn().unwrap();
         let started = Instant::now();
-        let monitor = Monitor::start(&enclosure, child.id(), None, started);
+        let monitor = Monitor::start(&enclosure, started);
+        monitor.server(child.id());
         // On a busy machine a look may come much later than its time: wait for what it publishes, not for so long.
         let wait_for = |what: &dyn Fn(Bytes) -> bool| {
             while !enclosure.room().free().is_ok_and(what) {

@@ -1,8 +1,9 @@
 //! The neighbour: a process of its own that takes real memory and gives it back, as its script says.
 //!
-//! It tells what it does on stdout, one JSON object a line; who started it stamps the lines as they come.
+//! It tells what it does on stdout, one JSON object a line; who started it stamps the lines as they come. At `start
+//! server` it waits for a line on stdin.
 
-use std::io::Write;
+use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -59,6 +60,8 @@ pub(super) enum Event {
     Asked { asked: u64, got: bool, waited_ms: f64 },
     /// Calls are wanted, or not.
     Load { on: bool },
+    /// It waits for the server; this is what it holds.
+    Waits { holds: u64 },
     /// The script is over.
     Done,
 }
@@ -66,13 +69,15 @@ pub(super) enum Event {
 /// Runs the script.
 ///
 /// # Errors
-/// A script or room that cannot be read, or memory that the kernel refuses.
+/// A script or room that cannot be read, memory that the kernel refuses, or nobody left who would start the server.
 pub(in crate::cli::bench) fn run(args: &NeighbourArgs) -> anyhow::Result<ExitCode> {
     let place = || format!("--script {}", args.script.display());
     let script = Script::parse(&std::fs::read_to_string(&args.script).with_context(place)?).with_context(place)?;
-    let mut neighbour = Neighbour { spare: args.spare, room: args.room.clone(), held: Vec::new() };
+    let expected = if script.starts_server() { args.server_needs } else { Bytes::ZERO };
+    let mut neighbour = Neighbour { spare: args.spare, expected, room: args.room.clone(), held: Vec::new() };
+    let mut told = io::stdin().lock();
     for statement in script.statements() {
-        neighbour.act(*statement)?;
+        neighbour.act(*statement, &mut told)?;
     }
     say(Event::Done)?;
     Ok(ExitCode::SUCCESS)
@@ -80,6 +85,8 @@ pub(in crate::cli::bench) fn run(args: &NeighbourArgs) -> anyhow::Result<ExitCod
 
 struct Neighbour {
     spare: Bytes,
+    /// What the server needs that is still to come: left free beside what the script says.
+    expected: Bytes,
     room: Room,
     held: Vec<Piece>,
 }
@@ -96,13 +103,20 @@ enum Memory {
 }
 
 impl Neighbour {
-    fn act(&mut self, statement: Statement) -> anyhow::Result<()> {
+    fn act(&mut self, statement: Statement, told: &mut impl BufRead) -> anyhow::Result<()> {
         match statement {
             Statement::Hold(duration) => {
                 std::thread::sleep(duration);
                 Ok(())
             }
             Statement::Load { on } => say(Event::Load { on }),
+            Statement::StartServer => {
+                say(Event::Waits { holds: self.holds() })?;
+                let read = told.read_line(&mut String::new()).context("waiting for the server")?;
+                anyhow::ensure!(read > 0, "whoever should start the server is gone");
+                self.expected = Bytes::ZERO;
+                Ok(())
+            }
             Statement::Take(amount) => {
                 say(Event::Takes { holds: self.holds() })?;
                 let wanted = amount.of(self.spare).get();
@@ -111,7 +125,7 @@ impl Neighbour {
             }
             Statement::Leave(amount) => {
                 say(Event::Takes { holds: self.holds() })?;
-                self.leave(amount.of(self.spare).get())?;
+                self.leave((amount.of(self.spare) + self.expected).get())?;
                 say(Event::Holds { holds: self.holds() })
             }
             Statement::Free(amount) => {
@@ -122,7 +136,8 @@ impl Neighbour {
             }
             Statement::Ask { amount, floor, patience } => {
                 say(Event::Takes { holds: self.holds() })?;
-                self.ask(amount.of(self.spare).get(), floor.of(self.spare).get(), patience)
+                let floor = floor.of(self.spare) + self.expected;
+                self.ask(amount.of(self.spare).get(), floor.get(), patience)
             }
         }
     }
@@ -216,12 +231,22 @@ fn say(event: Event) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use crate::cli::bench::smaps::Usage;
+    use crate::config::Amount;
+
+    fn mib(count: u64) -> Amount {
+        Amount::Bytes(Bytes::mib(count))
+    }
+
+    /// Carries out a statement for which nothing has to be told.
+    fn act(neighbour: &mut Neighbour, statement: Statement) {
+        neighbour.act(statement, &mut io::empty()).unwrap();
+    }
 
     fn neighbour(free: u64) -> (Neighbour, tempfile::NamedTempFile) {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), free.to_string()).unwrap();
         let room = Room::File(file.path().into());
-        (Neighbour { spare: Bytes::mib(100), room, held: Vec::new() }, file)
+        (Neighbour { spare: Bytes::mib(100), expected: Bytes::ZERO, room, held: Vec::new() }, file)
     }
 
     #[test]
@@ -229,13 +254,13 @@ mod tests {
         let (mut neighbour, _file) = neighbour(0);
         let rss = || Usage::of(std::process::id()).unwrap().rss_bytes as i64;
         let before = rss();
-        neighbour.act(Statement::Take(crate::config::Amount::Percent(50.0))).unwrap();
+        act(&mut neighbour, Statement::Take(Amount::Percent(50.0)));
         let taken = rss() - before;
         assert_eq!(neighbour.holds(), 50 << 20);
         assert!((45 << 20..80 << 20).contains(&taken), "{taken}"); // other tests take some too
-        neighbour.act(Statement::Free(crate::config::Amount::Bytes(Bytes::mib(20)))).unwrap();
+        act(&mut neighbour, Statement::Free(mib(20)));
         assert_eq!(neighbour.holds(), 30 << 20);
-        neighbour.act(Statement::Free(crate::config::Amount::Percent(100.0))).unwrap();
+        act(&mut neighbour, Statement::Free(Amount::Percent(100.0)));
         assert_eq!(neighbour.holds(), 0);
     }
 
@@ -278,5 +303,40 @@ mod tests {
         assert!(began.elapsed() >= Duration::from_millis(90), "nothing was above the floor before");
         assert_eq!(neighbour.holds(), 20 << 20);
         widen.join().unwrap();
+    }
+
+    /// Goal: one line says that the server has started; its lack, that nobody will say so. Method: a reader with a line
+    /// more than that, and an empty one.
+    #[test]
+    fn the_server_is_waited_for_before_anything_else() {
+        let (mut neighbour, _file) = neighbour(0);
+        act(&mut neighbour, Statement::Take(mib(3)));
+        let mut told = io::Cursor::new(b"go on\nnot read\n".as_slice());
+        neighbour.act(Statement::StartServer, &mut told).unwrap();
+        assert_eq!((told.position(), neighbour.holds()), (6, 3 << 20));
+        let error = neighbour.act(Statement::StartServer, &mut io::empty()).unwrap_err().to_string();
+        assert!(error.contains("is gone"), "{error}");
+    }
+
+    /// Goal: before the server is there, what it will need is left beside what the script says. Method: rooms in which
+    /// exactly so much is free, and 2 MiB more.
+    #[test]
+    fn what_the_server_needs_is_left_until_it_is_there() {
+        let ask = Statement::Ask { amount: mib(2), floor: mib(8), patience: Duration::from_millis(100) };
+        let check = |free: u64, held: u64| {
+            let (mut neighbour, _file) = neighbour(free << 20);
+            neighbour.expected = Bytes::mib(50);
+            act(&mut neighbour, ask);
+            assert_eq!(neighbour.holds(), held << 20, "{free} MiB are free");
+        };
+        check(58, 0);
+        check(60, 2);
+        let (mut neighbour, _file) = neighbour(58 << 20);
+        neighbour.expected = Bytes::mib(50);
+        act(&mut neighbour, Statement::Leave(mib(8)));
+        assert_eq!(neighbour.holds(), 0);
+        neighbour.act(Statement::StartServer, &mut b"\n".as_slice()).unwrap();
+        act(&mut neighbour, ask);
+        assert_eq!(neighbour.holds(), 2 << 20, "it has what it needs by now");
     }
 }

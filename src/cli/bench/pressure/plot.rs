@@ -29,7 +29,8 @@ const GOODPUT: RGBColor = RGBColor(44, 140, 70);
 
 /// The same axes for every arm, so that they can be compared by eye.
 struct Axes {
-    seconds: f64,
+    from_s: f64,
+    until_s: f64,
     mib: f64,
     rows: f64,
     goodput: f64,
@@ -71,7 +72,8 @@ impl Axes {
     fn of(report: &PressureReport) -> Axes {
         let most = |value: &dyn Fn(&ArmPart) -> f64| report.arms.iter().map(value).fold(1.0, f64::max);
         Axes {
-            seconds: most(&|arm| arm.timeline.end_s),
+            from_s: report.arms.iter().map(|arm| arm.timeline.begin_s).fold(0.0, f64::min),
+            until_s: most(&|arm| arm.timeline.end_s),
             mib: mib(report.limit_bytes),
             rows: most(&|arm| arm.timeline.steps.iter().map(|step| f64::from(step.rows)).fold(1.0, f64::max)) * 1.05,
             goodput: most(&|arm| arm.timeline.goodput(PART).iter().map(|part| part.1).fold(1.0, f64::max)) * 1.05,
@@ -83,13 +85,13 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// A chart with its axes; `caption` names the arm above the first one.
 macro_rules! chart {
-    ($area:expr, $caption:expr, $seconds:expr, $top:expr, $unit:expr) => {{
+    ($area:expr, $caption:expr, $axes:expr, $top:expr, $unit:expr) => {{
         let mut chart = ChartBuilder::on($area)
             .caption($caption, ("sans-serif", 14))
             .margin(8)
             .x_label_area_size(22)
             .y_label_area_size(52)
-            .build_cartesian_2d(0.0..$seconds, 0.0..$top)?;
+            .build_cartesian_2d($axes.from_s..$axes.until_s, 0.0..$top)?;
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
@@ -109,7 +111,10 @@ fn memory(area: &Area<'_>, arm: &ArmPart, axes: &Axes) -> anyhow::Result<()> {
     if let Some(at) = arm.verdict.server_died_s {
         caption.push_str(&format!(", server died after {at:.1} s"));
     }
-    let mut chart = chart!(area, caption, axes.seconds, axes.mib, "MiB");
+    if arm.did_not_start.is_some() {
+        caption.push_str(", did not start");
+    }
+    let mut chart = chart!(area, caption, axes, axes.mib, "MiB");
     let points = &arm.timeline.memory;
     let thin = points.len().div_ceil(POINTS_MAX).max(1);
     let free = points.iter().step_by(thin).map(|point| (point.at_s, mib(point.free_bytes)));
@@ -117,7 +122,7 @@ fn memory(area: &Area<'_>, arm: &ArmPart, axes: &Axes) -> anyhow::Result<()> {
     let held = points.iter().step_by(thin).map(|point| (point.at_s, mib(point.neighbour_bytes)));
     chart.draw_series(LineSeries::new(held, HELD))?;
     for point in &arm.timeline.events {
-        if let Event::Load { .. } = point.event {
+        if let Event::Load { .. } | Event::Waits { .. } = point.event {
             chart.draw_series(LineSeries::new([(point.at_s, 0.0), (point.at_s, axes.mib)], BLACK.mix(0.4)))?;
         }
     }
@@ -125,7 +130,7 @@ fn memory(area: &Area<'_>, arm: &ArmPart, axes: &Axes) -> anyhow::Result<()> {
 }
 
 fn batches(area: &Area<'_>, arm: &ArmPart, axes: &Axes) -> anyhow::Result<()> {
-    let mut chart = chart!(area, "", axes.seconds, axes.rows, "rows");
+    let mut chart = chart!(area, "", axes, axes.rows, "rows");
     let dots = arm.timeline.steps.iter().map(|step| {
         let colour = if step.reason == "memory" { BY_MEMORY } else { BATCH };
         Circle::new((step.seen_s, f64::from(step.rows)), 1, colour.filled())
@@ -135,7 +140,7 @@ fn batches(area: &Area<'_>, arm: &ArmPart, axes: &Axes) -> anyhow::Result<()> {
 }
 
 fn goodput(area: &Area<'_>, arm: &ArmPart, axes: &Axes) -> anyhow::Result<()> {
-    let mut chart = chart!(area, "", axes.seconds, axes.goodput, "rows/s");
+    let mut chart = chart!(area, "", axes, axes.goodput, "rows/s");
     let parts = arm.timeline.goodput(PART).into_iter();
     let bars = parts.map(|(at, rows)| Rectangle::new([(at, 0.0), (at + PART, rows)], GOODPUT.filled()));
     chart.draw_series(bars)?;

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use super::args::PressureArgs;
 use super::arm::{Arm, ArmResult, Stage};
+use super::comparison::{Comparison, held};
 use super::timeline::Timeline;
 use super::verdict::Verdict;
 use crate::cli::bench::report::{Part, UndisturbedPart};
@@ -23,6 +23,8 @@ pub(super) struct PressureReport {
     limited_by: &'static str,
     /// What the idle server leaves of it.
     spare_bytes: u64,
+    /// What the idle server takes.
+    server_needs_bytes: u64,
     /// When calls were sent, in words.
     pacing: String,
     undisturbed: UndisturbedPart,
@@ -30,6 +32,8 @@ pub(super) struct PressureReport {
     late_after_ms: f64,
     /// The arm of the best fixed batch: fewest failed calls, then the most good rows.
     best_fixed: Option<String>,
+    /// What the arm as shipped is worth beside those with fixed batches.
+    comparison: Option<Comparison>,
     pub(super) arms: Vec<ArmPart>,
 }
 
@@ -39,6 +43,8 @@ pub(super) struct ArmPart {
     pub(super) arm: String,
     #[serde(skip)]
     kind: Option<Arm>,
+    /// Why its server did not start beside a neighbour that was there before it; nothing else happened then.
+    pub(super) did_not_start: Option<String>,
     /// Its calls and steps; rates are per second of the script.
     pub(super) total: Part,
     /// Processes that the kernel killed for want of memory.
@@ -57,15 +63,17 @@ impl ArmPart {
 
     fn survived(&self) -> bool {
         let verdict = &self.verdict;
-        self.kills == 0 && verdict.overrun_bytes_max == 0 && verdict.server_died_s.is_none() && self.neighbour_finished
+        let all_live = verdict.server_died_s.is_none() && self.neighbour_finished && self.did_not_start.is_none();
+        self.kills == 0 && verdict.overrun_bytes_max == 0 && all_live
     }
 }
 
 impl PressureReport {
-    pub(super) fn new(args: &PressureArgs, stage: &Stage, arms: Vec<ArmResult>) -> PressureReport {
+    pub(super) fn new(stage: &Stage, arms: Vec<ArmResult>) -> PressureReport {
         let part = |result: ArmResult| ArmPart {
             arm: result.arm.to_string(),
             kind: Some(result.arm),
+            did_not_start: result.did_not_start,
             total: result.total,
             kills: result.kills,
             neighbour_finished: result.neighbour_finished,
@@ -77,30 +85,33 @@ impl PressureReport {
             schema: 1,
             plimsoll: env!("CARGO_PKG_VERSION"),
             seed: stage.seed(),
-            limit_bytes: args.limit.get(),
+            limit_bytes: stage.limit.get(),
             limited_by: stage.limited_by,
             spare_bytes: stage.spare.get(),
+            server_needs_bytes: stage.server_needs.get(),
             pacing: stage.pacing.to_string(),
             undisturbed: stage.undisturbed.into(),
             late_after_ms: stage.undisturbed.late_after().as_secs_f64() * 1e3,
             best_fixed: best_fixed(&arms).map(|arm| arm.arm.clone()),
+            comparison: compare(&arms),
             arms,
         }
     }
 
     /// The arm as shipped.
     pub(super) fn shipped(&self) -> Option<&ArmPart> {
-        self.arms.iter().find(|arm| arm.kind == Some(Arm::Shipped))
+        shipped(&self.arms)
     }
 
     /// The report in lines of text.
     pub(super) fn render(&self) -> String {
         let bytes = |count: u64| Bytes::new(count).to_string();
         let mut text = format!(
-            "limit {} ({}), of which the idle server leaves {}; seed {}; {}\n\
+            "limit {} ({}), of which the idle server takes {} and leaves {}; seed {}; {}\n\
              undisturbed: capacity {:.1} calls/s, p99 {:.1} ms at 70 % of it; late after {:.1} ms\n\n",
             bytes(self.limit_bytes),
             self.limited_by,
+            bytes(self.server_needs_bytes),
             bytes(self.spare_bytes),
             self.seed,
             self.pacing,
@@ -126,6 +137,7 @@ impl PressureReport {
             let (total, verdict) = (&arm.total, &arm.verdict);
             let best = if Some(&arm.arm) == self.best_fixed.as_ref() { " (best fixed)" } else { "" };
             let outcome = match verdict.server_died_s {
+                _ if arm.did_not_start.is_some() => "did not start".to_owned(),
                 Some(at) => format!("server died after {at:.1} s"),
                 None if !arm.neighbour_finished => "neighbour died".to_owned(),
                 None if arm.clean() => "clean".to_owned(),
@@ -150,6 +162,10 @@ impl PressureReport {
         text.push_str(&table.render());
         text.push('\n');
         text.push_str(&self.squeezes());
+        if let Some(comparison) = &self.comparison {
+            text.push('\n');
+            text.push_str(&comparison.render());
+        }
         text
     }
 
@@ -171,9 +187,13 @@ impl PressureReport {
                 };
                 table.row([
                     arm.arm.clone(),
-                    format!("held from {:.1} to {:.1} s", squeeze.taken_s, squeeze.freed_s),
-                    format!("{:.1}", squeeze.good_rows_per_s),
-                    [squeeze.bytes_before, squeeze.bytes_during, squeeze.bytes_after].map(bytes).join(" -> "),
+                    held(squeeze.taken_s, squeeze.freed_s),
+                    [squeeze.good_rows_per_s_before, Some(squeeze.good_rows_per_s), squeeze.good_rows_per_s_after]
+                        .map(|rate| rate.map_or("-".to_owned(), |rate| format!("{rate:.1}")))
+                        .join(" -> "),
+                    [squeeze.bytes_before, Some(squeeze.bytes_during), Some(squeeze.bytes_after)]
+                        .map(|size| size.map_or("-".to_owned(), bytes))
+                        .join(" -> "),
                     format!("{steps}{growth}"),
                 ]);
             }
@@ -192,9 +212,20 @@ impl PressureReport {
     }
 }
 
+fn shipped(arms: &[ArmPart]) -> Option<&ArmPart> {
+    arms.iter().find(|arm| arm.kind == Some(Arm::Shipped))
+}
+
+fn fixed(arms: &[ArmPart]) -> impl Iterator<Item = &ArmPart> {
+    arms.iter().filter(|arm| matches!(arm.kind, Some(Arm::Fixed(_))))
+}
+
+fn compare(arms: &[ArmPart]) -> Option<Comparison> {
+    Some(Comparison::of(shipped(arms)?, &fixed(arms).collect::<Vec<_>>()))
+}
+
 fn best_fixed(arms: &[ArmPart]) -> Option<&ArmPart> {
-    let fixed = arms.iter().filter(|arm| matches!(arm.kind, Some(Arm::Fixed(_))));
-    fixed.min_by(|a, b| {
+    fixed(arms).min_by(|a, b| {
         // One that lost a process is never the best while another survived.
         let by_life = b.survived().cmp(&a.survived());
         by_life.then(a.total.failed.cmp(&b.total.failed)).then(b.total.good.rows.total_cmp(&a.total.good.rows))
@@ -211,7 +242,7 @@ pub(super) mod tests {
     use super::*;
     use crate::cli::bench::measure::Undisturbed;
 
-    fn arm(kind: Arm, failed: u64, good_rows: f64, died: Option<f64>) -> ArmPart {
+    pub(in crate::cli::bench::pressure) fn arm(kind: Arm, failed: u64, good_rows: f64, died: Option<f64>) -> ArmPart {
         let mut total = crate::cli::bench::report::tests::report().total;
         (total.failed, total.good.rows) = (failed, good_rows);
         let point = |second: u32| MemoryPoint {
@@ -234,6 +265,7 @@ pub(super) mod tests {
         ArmPart {
             arm: kind.to_string(),
             kind: Some(kind),
+            did_not_start: None,
             total,
             kills: u64::from(died.is_some()),
             neighbour_finished: true,
@@ -244,9 +276,12 @@ pub(super) mod tests {
                 memory_reason_share: 0.5,
                 squeezes: vec![Squeeze {
                     taken_s: 2.0,
-                    good_rows_per_s: 12.0,
                     freed_s: 6.0,
-                    bytes_before: 80 << 20,
+                    good_rows_per_s_before: Some(20.0),
+                    good_rows_per_s: 12.0,
+                    good_rows_per_s_after: Some(19.0),
+                    failed: 0,
+                    bytes_before: Some(80 << 20),
                     bytes_during: 10 << 20,
                     bytes_after: 80 << 20,
                     shrank: true,
@@ -260,6 +295,7 @@ pub(super) mod tests {
                 steps: (1..10).map(step).collect(),
                 calls: vec![CallPoint { done_s: 1.0, rows: 32, good: true }],
                 events: vec![EventPoint { at_s: 2.0, event: Event::Holds { holds: 1 << 28 } }],
+                begin_s: 0.0,
                 end_s: 10.0,
                 server_died_s: died,
             },
@@ -282,10 +318,12 @@ pub(super) mod tests {
             limit_bytes: 1 << 30,
             limited_by: "virtual",
             spare_bytes: 800 << 20,
+            server_needs_bytes: 224 << 20,
             pacing: "open loop, poisson, 28.00 calls/s".to_owned(),
             undisturbed: undisturbed.into(),
             late_after_ms: 800.0,
             best_fixed: best_fixed(&arms).map(|arm| arm.arm.clone()),
+            comparison: compare(&arms),
             arms,
         }
     }
@@ -308,15 +346,32 @@ pub(super) mod tests {
     fn the_table_says_what_matters() {
         let text = report().render();
         for part in [
-            "limit 1.00 GiB (virtual), of which the idle server leaves 800 MiB; seed 1; open loop, poisson, 28.00 calls/s",
+            "limit 1.00 GiB (virtual), of which the idle server takes 224 MiB and leaves 800 MiB; seed 1; open loop, poisson, \
+             28.00 calls/s",
             "fixed:32 (best fixed)",
             "server died after 2.5 s",
+            "20.0 -> 12.0 -> 19.0",
             "80.0 MiB -> 10.0 MiB -> 80.0 MiB  shrank but for 1 step, grew back in 0.25 s",
+            "whole script",
             "asked for 300 MiB",
             "got it in 1.20 s",
         ] {
             assert!(text.contains(part), "{part} is missing in\n{text}");
         }
+    }
+
+    #[test]
+    fn an_arm_that_did_not_start_is_told_so() {
+        let mut report = report();
+        let arm = &mut report.arms[1];
+        (arm.did_not_start, arm.verdict) =
+            (Some("the server ended with exit status: 1".to_owned()), Verdict::default());
+        arm.neighbour_finished = false;
+        assert!(!arm.clean());
+        let text = report.render();
+        assert!(text.lines().any(|line| line.starts_with("readings off") && line.ends_with("did not start")), "{text}");
+        let json = serde_json::to_value(report).unwrap();
+        assert_eq!(json["arms"][1]["did_not_start"], "the server ended with exit status: 1");
     }
 
     #[test]
@@ -326,5 +381,6 @@ pub(super) mod tests {
         assert_eq!(json["arms"][0]["timeline"]["steps"][0]["rows"], 29);
         assert_eq!(json["arms"][0]["timeline"]["events"][0]["event"]["holds"]["holds"], 1 << 28);
         assert_eq!(json["arms"][1]["verdict"]["server_died_s"], 2.5);
+        assert_eq!(json["comparison"]["squeezes"][0]["good_rows_per_s"], 12.0);
     }
 }

@@ -44,6 +44,8 @@ pub(super) enum Statement {
     Ask { amount: Amount, floor: Amount, patience: Duration },
     /// Has calls sent, or not.
     Load { on: bool },
+    /// Has the server started, and waits until it is ready. What stands before it happens beside no server.
+    StartServer,
 }
 
 /// A checked script.
@@ -81,6 +83,8 @@ impl Script {
             script.length_max().as_secs(),
             LONGEST.as_secs()
         );
+        let starts = script.statements.iter().filter(|statement| **statement == Statement::StartServer).count();
+        anyhow::ensure!(starts <= 1, "the script has 'start server' {starts} times: there is one server to start");
         Ok(script)
     }
 
@@ -89,12 +93,21 @@ impl Script {
         &self.statements
     }
 
-    /// How long it lasts at most, without the time for taking and freeing.
+    /// Whether the neighbour is there before the server. Else the server is ready before the first statement.
+    pub(super) fn starts_server(&self) -> bool {
+        self.statements.contains(&Statement::StartServer)
+    }
+
+    /// How long it lasts at most, without the time for taking, freeing and the server's start.
     pub(super) fn length_max(&self) -> Duration {
         let length = |statement: &Statement| match *statement {
             Statement::Hold(duration) => duration,
             Statement::Ask { patience, .. } => patience,
-            Statement::Take(_) | Statement::Leave(_) | Statement::Free(_) | Statement::Load { .. } => Duration::ZERO,
+            Statement::Take(_)
+            | Statement::Leave(_)
+            | Statement::Free(_)
+            | Statement::Load { .. }
+            | Statement::StartServer => Duration::ZERO,
         };
         self.statements.iter().map(length).fold(Duration::ZERO, Duration::saturating_add)
     }
@@ -123,6 +136,7 @@ impl fmt::Display for Statement {
                 write!(f, "ask {} floor {} for {}us", amount(bytes), amount(floor), patience.as_micros())
             }
             Statement::Load { on } => write!(f, "load {}", if *on { "start" } else { "stop" }),
+            Statement::StartServer => f.write_str("start server"),
         }
     }
 }
@@ -140,9 +154,10 @@ fn statement(line: &str) -> Result<Statement, String> {
         }
         ["load", "start"] => Ok(Statement::Load { on: true }),
         ["load", "stop"] => Ok(Statement::Load { on: false }),
+        ["start", "server"] => Ok(Statement::StartServer),
         _ => Err(format!(
             "'{line}' is not a statement; allowed are: hold DURATION, take AMOUNT, leave AMOUNT, free all, free AMOUNT, \
-             ask AMOUNT floor AMOUNT for DURATION, load stop, load start"
+             ask AMOUNT floor AMOUNT for DURATION, load stop, load start, start server"
         )),
     }
 }
@@ -162,7 +177,7 @@ mod tests {
     #[test]
     fn every_statement_is_read_and_written_alike() {
         let text = "# a comment\n\nhold 1.5s\ntake 100MiB # more\nleave 10%\nfree 25%\nfree all\n\
-                    ask 60% floor 32MiB for 5s\nload stop\nload start\n";
+                    ask 60% floor 32MiB for 5s\nload stop\nload start\nstart server\n";
         let script = Script::parse(text).unwrap();
         let (mib, percent) = (|count| Amount::Bytes(Bytes::mib(count)), Amount::Percent);
         assert_eq!(
@@ -176,8 +191,10 @@ mod tests {
                 Statement::Ask { amount: percent(60.0), floor: mib(32), patience: Duration::from_secs(5) },
                 Statement::Load { on: false },
                 Statement::Load { on: true },
+                Statement::StartServer,
             ]
         );
+        assert!(script.starts_server());
         assert_eq!(script.length_max(), Duration::from_millis(6_500));
         assert_eq!(Script::parse(&script.to_string()).unwrap(), script);
     }
@@ -195,6 +212,8 @@ mod tests {
         check("take much", "line 1: 'much' is not a number of bytes");
         check("ask 10% for 2s", "line 1: 'ask 10% for 2s' is not a statement");
         check("hold 59m\nhold 2m", "the script may last 3660 s");
+        check("start server\nhold 1s\nstart server", "the script has 'start server' 2 times");
+        check("start", "line 1: 'start' is not a statement");
     }
 
     #[test]
@@ -202,5 +221,6 @@ mod tests {
         let script = Script::default();
         assert_eq!(script, Script::parse(BUILT_IN).unwrap());
         assert!(script.length_max() < Duration::from_secs(60));
+        assert!(!script.starts_server(), "a server that starts beside a neighbour is asked for");
     }
 }

@@ -16,6 +16,10 @@ use crate::cli::bench::client::{Client, Protocol};
 /// profile that is not complete by then is no error, only a slower start of the arm.
 const SETTLE: Duration = Duration::from_secs(90);
 
+/// How long no model may be ready and none on its way until the server has not started: longer than from the port's
+/// opening to the first load's beginning.
+const GIVEN_UP: Duration = Duration::from_secs(5);
+
 /// How often it is asked.
 const GLANCE: Duration = Duration::from_millis(200);
 
@@ -61,20 +65,32 @@ impl Server {
     /// Waits until models answer and, for a while, until their profiles are complete. Gives connections to it.
     ///
     /// # Errors
-    /// A server that ends, or has no ready model in time.
+    /// A server that ends, or has no ready model in time, or none that is still on its way.
     pub(super) async fn settle(&mut self, connections: usize) -> anyhow::Result<Client> {
         let began = Instant::now();
+        let mut hopeful = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait()? {
                 bail!("the server ended with {status}: {}", self.last_words());
             }
-            if let Ok(client) = Client::connect(&self.address, Protocol::Plimsoll, connections).await {
-                let models = client.models().await.unwrap_or_default();
-                let (ready, settled) =
-                    (models.iter().any(|model| model.ready), models.iter().all(|model| model.settled));
+            // One that answers only with errors is not there yet.
+            if let Ok(client) = Client::connect(&self.address, Protocol::Plimsoll, connections).await
+                && let Ok(models) = client.models().await
+            {
+                let ready = models.iter().any(|model| model.ready);
+                // What is not loaded, or is broken and so not among them, is settled too.
+                let settled = models.iter().all(|model| model.settled);
                 if ready && (settled || began.elapsed() > SETTLE) {
                     return Ok(client);
                 }
+                if ready || !settled {
+                    hopeful = Instant::now();
+                }
+            } else {
+                hopeful = Instant::now();
+            }
+            if hopeful.elapsed() > GIVEN_UP {
+                bail!("no model is ready, and none is being loaded: {}", self.last_words());
             }
             if began.elapsed() > 2 * SETTLE {
                 bail!("no model was ready within {} s: {}", (2 * SETTLE).as_secs(), self.last_words());

@@ -1,4 +1,5 @@
-//! What happened in one arm, over time. Times are seconds since its first call was due.
+//! What happened in one arm, over time. Times are seconds since its first call could be due; a neighbour that was there
+//! before the server has some before 0.
 
 use serde::Serialize;
 
@@ -15,7 +16,9 @@ pub(super) struct Timeline {
     pub(super) calls: Vec<CallPoint>,
     /// What the neighbour said.
     pub(super) events: Vec<EventPoint>,
-    /// When the script ended.
+    /// When the script began.
+    pub(super) begin_s: f64,
+    /// When it ended.
     pub(super) end_s: f64,
     /// When the server was found dead.
     pub(super) server_died_s: Option<f64>,
@@ -64,6 +67,39 @@ pub(super) struct EventPoint {
 }
 
 impl Timeline {
+    /// Good rows per second from `from` to `until`, by when their answers came; only the time counts in which calls were
+    /// sent. `None` where none were.
+    pub(super) fn good_rows_per_s(&self, from: f64, until: f64) -> Option<f64> {
+        let within = |(began, ended): (f64, f64)| (began.max(from), ended.min(until));
+        let stretches: Vec<_> =
+            self.under_load().into_iter().map(within).filter(|(from, until)| from < until).collect();
+        let seconds: f64 = stretches.iter().map(|(from, until)| until - from).sum();
+        let counts = |call: &&CallPoint| {
+            call.good && stretches.iter().any(|(from, until)| (*from..*until).contains(&call.done_s))
+        };
+        let rows: f64 = self.calls.iter().filter(counts).map(|call| f64::from(call.rows)).sum();
+        (seconds > 0.0).then(|| rows / seconds)
+    }
+
+    /// When calls were sent: from 0 on, but where the script stopped them.
+    fn under_load(&self) -> Vec<(f64, f64)> {
+        let (mut stretches, mut since) = (Vec::new(), Some(0.0));
+        for point in &self.events {
+            if let Event::Load { on } = point.event {
+                match (on, since) {
+                    (true, None) => since = Some(point.at_s.max(0.0)),
+                    (false, Some(began)) => {
+                        stretches.push((began, point.at_s));
+                        since = None;
+                    }
+                    (true, Some(_)) | (false, None) => {}
+                }
+            }
+        }
+        stretches.extend(since.map(|began| (began, self.end_s)));
+        stretches
+    }
+
     /// Good rows per second in each `width` seconds from the start to the end.
     pub(super) fn goodput(&self, width: f64) -> Vec<(f64, f64)> {
         let count = (self.end_s / width).ceil() as usize;
@@ -88,5 +124,26 @@ mod tests {
         let calls = vec![call(0.1, true), call(0.2, true), call(0.7, false), call(1.4, true), call(9.0, true)];
         let timeline = Timeline { calls, end_s: 1.5, ..Timeline::default() };
         assert_eq!(timeline.goodput(0.5), [(0.0, 16.0), (0.5, 0.0), (1.0, 8.0)]);
+    }
+
+    /// A load that is stopped from 2 s to 4 s, and once more before anything is sent.
+    #[test]
+    fn rates_count_the_time_in_which_calls_are_sent() {
+        let call = |done_s, good| CallPoint { done_s, rows: 6, good };
+        let load = |at_s, on| EventPoint { at_s, event: Event::Load { on } };
+        let timeline = Timeline {
+            calls: vec![call(0.5, true), call(1.5, true), call(2.1, true), call(4.5, false), call(5.0, true)],
+            events: vec![load(-3.0, false), load(-1.0, true), load(2.0, false), load(4.0, true)],
+            end_s: 6.0,
+            ..Timeline::default()
+        };
+        let check =
+            |from, until, expected| assert_eq!(timeline.good_rows_per_s(from, until), expected, "{from} to {until}");
+        check(-5.0, 0.0, None);
+        check(-5.0, 1.0, Some(6.0));
+        check(0.0, 3.0, Some(6.0)); // 2 of 3 s, and what came after the stop is not counted
+        check(2.0, 4.0, None);
+        check(3.0, 6.0, Some(3.0));
+        check(0.0, 9.0, Some(4.5)); // 18 rows in 4 s
     }
 }

@@ -31,22 +31,29 @@ pub(super) struct Verdict {
 /// The neighbour takes, holds, frees.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Squeeze {
-    /// When it held what it wanted, in seconds.
+    /// When it held what it wanted, in seconds; before 0, when the server had not started.
     pub(super) taken_s: f64,
     /// When it gave back.
     pub(super) freed_s: f64,
+    /// Good rows per second before, since it last gave back, while calls were sent. Null when none were.
+    pub(super) good_rows_per_s_before: Option<f64>,
     /// Good rows per second meanwhile, while calls were sent.
     pub(super) good_rows_per_s: f64,
-    /// Workspace of a large step (9 of 10 are smaller) before, meanwhile, after. It tells the size of a batch better than
-    /// rows do, of which one may be a hundred times as long as another.
-    pub(super) bytes_before: u64,
-    /// See `bytes_before`.
+    /// Good rows per second after, until it took again or calls were stopped. Null when none were sent.
+    pub(super) good_rows_per_s_after: Option<f64>,
+    /// Calls that failed meanwhile.
+    pub(super) failed: u64,
+    /// Workspace of a large step (9 of 10 are smaller) before. It tells the size of a batch better than rows do, of which
+    /// one may be a hundred times as long as another. Null with hardly any step: when the neighbour was there first.
+    pub(super) bytes_before: Option<u64>,
+    /// The same meanwhile; 0 without steps.
     pub(super) bytes_during: u64,
-    /// See `bytes_before`.
+    /// The same after; 0 without steps.
     pub(super) bytes_after: u64,
-    /// Whether steps became smaller at all: they need not when what is left is enough.
+    /// Whether steps were smaller than before (if there was no before: than after) at all: they need not be when what is
+    /// left is enough.
     pub(super) shrank: bool,
-    /// Steps that began while the memory was gone and were larger than halfway between before and meanwhile; 0: from
+    /// Steps that began while the memory was gone and were larger than halfway between outside and meanwhile; 0: from
     /// the first one on all were small. Null when they did not shrink.
     pub(super) steps_still_large: Option<usize>,
     /// Seconds from the giving back to the first step larger than halfway. Null when they did not shrink or not grow.
@@ -93,7 +100,6 @@ struct Held {
     from: f64,  // of the quiet before
     takes: f64, // begins to take
     taken: f64,
-    asked: f64, // from when on calls were sent while it was held
     freed: f64,
     until: f64, // of the quiet after
 }
@@ -102,7 +108,7 @@ struct Held {
 fn holds(timeline: &Timeline) -> Vec<Held> {
     let mut found: Vec<Held> = Vec::new();
     let (mut quiet_since, mut takes, mut taken) = (0.0, None, None);
-    let (mut load, mut load_since) = (true, 0.0);
+    let mut load = true;
     for point in &timeline.events {
         match point.event {
             Event::Takes { .. } => {
@@ -114,15 +120,13 @@ fn holds(timeline: &Timeline) -> Vec<Held> {
             Event::Holds { .. } => taken = Some(point.at_s),
             Event::Freed { .. } => {
                 if let (Some(takes), Some(taken), true) = (takes.take(), taken.take(), load) {
-                    let (freed, asked) = (point.at_s, taken.max(load_since));
-                    found.push(Held { from: quiet_since, takes, taken, asked, freed, until: f64::INFINITY });
+                    found.push(Held { from: quiet_since, takes, taken, freed: point.at_s, until: f64::INFINITY });
                 }
                 quiet_since = point.at_s;
             }
             Event::Load { on } => {
                 load = on;
                 if on {
-                    load_since = point.at_s;
                     // A pause of the calls while it holds what it took leaves the time before that as it was.
                     if taken.is_none() {
                         quiet_since = point.at_s;
@@ -131,38 +135,43 @@ fn holds(timeline: &Timeline) -> Vec<Held> {
                     last.until = point.at_s;
                 }
             }
-            Event::Asked { .. } | Event::Done => {}
+            Event::Asked { .. } | Event::Waits { .. } | Event::Done => {}
         }
     }
     found
 }
 
 impl Held {
+    /// `None` when there was no server that could have borne it.
     fn squeeze(self, timeline: &Timeline) -> Option<Squeeze> {
+        let dead = timeline.server_died_s.is_some_and(|died| died <= self.taken);
+        if dead || self.freed <= 0.0 {
+            return None;
+        }
         let between = |from: f64, until: f64| {
             let within = move |step: &&StepPoint| step.began_s >= from && step.seen_s <= until;
             timeline.steps.iter().filter(within).collect::<Vec<_>>()
         };
-        let before = between(self.from, self.takes);
-        let (during, after) = (between(self.taken, self.freed), between(self.freed, self.until));
-        let dead = timeline.server_died_s.is_some_and(|died| died <= self.taken);
-        if before.len() < STEPS_MIN || dead {
-            return None;
-        }
-        let good = timeline.calls.iter().filter(|call| call.good && (self.asked..self.freed).contains(&call.done_s));
-        let good_rows: f64 = good.map(|call| f64::from(call.rows)).sum();
-        let (bytes_before, bytes_during) = (large(&before), large(&during));
-        let halfway = (bytes_before + bytes_during) / 2;
-        let shrank = during.len() >= STEPS_MIN && (bytes_during as f64) < bytes_before as f64 * SHRUNK;
+        let (before, during) = (between(self.from, self.takes), between(self.taken, self.freed));
+        let after = between(self.freed, self.until);
+        let bytes_before = (before.len() >= STEPS_MIN).then(|| large(&before));
+        let (bytes_during, bytes_after) = (large(&during), large(&after));
+        let bytes_outside = bytes_before.unwrap_or(bytes_after);
+        let halfway = (bytes_outside + bytes_during) / 2;
+        let shrank = during.len() >= STEPS_MIN && (bytes_during as f64) < bytes_outside as f64 * SHRUNK;
         let still_large = during.iter().filter(|step| step.true_bytes > halfway).count();
         let first_large = after.iter().find(|step| step.true_bytes > halfway);
+        let failed = timeline.calls.iter().filter(|call| !call.good && (self.taken..self.freed).contains(&call.done_s));
         Some(Squeeze {
             taken_s: self.taken,
             freed_s: self.freed,
-            good_rows_per_s: good_rows / (self.freed - self.asked).max(f64::EPSILON),
+            good_rows_per_s_before: timeline.good_rows_per_s(self.from, self.takes),
+            good_rows_per_s: timeline.good_rows_per_s(self.taken, self.freed).unwrap_or(0.0),
+            good_rows_per_s_after: timeline.good_rows_per_s(self.freed, self.until),
+            failed: failed.count() as u64,
             bytes_before,
             bytes_during,
-            bytes_after: large(&after),
+            bytes_after,
             shrank,
             steps_still_large: shrank.then_some(still_large),
             grew_back_s: first_large.filter(|_| shrank).map(|step| step.seen_s - self.freed),
@@ -240,7 +249,7 @@ mod tests {
         assert!((verdict.memory_reason_share - 0.5).abs() < 1e-9);
         let [squeeze] = verdict.squeezes.as_slice() else { panic!("{:?}", verdict.squeezes) };
         assert_eq!((squeeze.taken_s, squeeze.freed_s), (10.2, 20.0));
-        assert_eq!((squeeze.bytes_before, squeeze.bytes_during, squeeze.bytes_after), (1_000, 100, 1_000));
+        assert_eq!((squeeze.bytes_before, squeeze.bytes_during, squeeze.bytes_after), (Some(1_000), 100, 1_000));
         assert_eq!((squeeze.shrank, squeeze.steps_still_large), (true, Some(0)));
         assert!((squeeze.grew_back_s.unwrap() - 0.55).abs() < 1e-9, "{squeeze:?}");
         assert_eq!(verdict.asks, [Ask { at_s: 26.5, asked_bytes: 80, got: true, waited_ms: 1_500.0 }]);
@@ -255,12 +264,66 @@ mod tests {
             point(10.0, Event::Holds { holds: 100 }),
             point(12.0, Event::Load { on: true }),
             point(20.0, Event::Freed { holds: 0 }),
+            point(24.0, Event::Load { on: false }),
         ];
         let call = |done_s, good| CallPoint { done_s, rows: 4, good };
-        let calls = vec![call(7.0, true), call(12.5, true), call(13.0, false), call(19.0, true), call(20.5, true)];
+        let calls = vec![
+            call(3.0, true),
+            call(7.0, true),
+            call(12.5, true),
+            call(13.0, false),
+            call(19.0, true),
+            call(20.5, true),
+            call(22.5, true),
+            call(24.5, true),
+        ];
         let verdict =
             Verdict::of(&Timeline { steps: steps(|_| 1_000), calls, events, end_s: 30.0, ..Timeline::default() });
-        assert_eq!(verdict.squeezes.iter().map(|squeeze| squeeze.good_rows_per_s).collect::<Vec<_>>(), [1.0]);
+        let [squeeze] = verdict.squeezes.as_slice() else { panic!("{:?}", verdict.squeezes) };
+        assert_eq!(squeeze.good_rows_per_s_before, Some(1.0)); // 8 rows in 8 s
+        assert_eq!((squeeze.good_rows_per_s, squeeze.failed), (1.0, 1));
+        assert_eq!(squeeze.good_rows_per_s_after, Some(2.0)); // 8 in 4, and what came after the stop is not counted
+    }
+
+    /// A neighbour that was there before the server and left at 10 s.
+    #[test]
+    fn a_squeeze_from_the_start_has_no_time_before_it() {
+        let point = |at_s, event| EventPoint { at_s, event };
+        let events = vec![
+            point(-8.0, Event::Takes { holds: 0 }),
+            point(-6.0, Event::Holds { holds: 100 }),
+            point(-6.0, Event::Waits { holds: 100 }),
+            point(10.0, Event::Freed { holds: 0 }),
+            point(30.0, Event::Done),
+        ];
+        let call = |done_s| CallPoint { done_s, rows: 5, good: true };
+        let verdict = |events: Vec<EventPoint>, size: &dyn Fn(f64) -> u64| {
+            let calls = vec![call(1.0), call(9.0), call(11.0), call(21.0), call(29.0), call(29.5)];
+            Verdict::of(&Timeline {
+                steps: steps(size),
+                calls,
+                events,
+                end_s: 30.0,
+                begin_s: -8.0,
+                ..Timeline::default()
+            })
+        };
+        let followed = verdict(events.clone(), &|at| if at < 11.0 { 100 } else { 1_000 });
+        let [squeeze] = followed.squeezes.as_slice() else { panic!("{:?}", followed.squeezes) };
+        assert_eq!((squeeze.taken_s, squeeze.bytes_before, squeeze.good_rows_per_s_before), (-6.0, None, None));
+        assert_eq!((squeeze.bytes_during, squeeze.bytes_after, squeeze.shrank), (100, 1_000, true));
+        assert_eq!((squeeze.good_rows_per_s, squeeze.good_rows_per_s_after), (1.0, Some(1.0)));
+        assert_eq!(squeeze.steps_still_large, Some(0));
+        assert!((squeeze.grew_back_s.unwrap() - 1.05).abs() < 1e-9, "{squeeze:?}");
+        let careless = verdict(events, &|_| 1_000);
+        assert_eq!((careless.squeezes[0].shrank, careless.squeezes[0].grew_back_s), (false, None));
+        // One that was gone before the first call squeezed nobody.
+        let gone = vec![
+            point(-8.0, Event::Takes { holds: 0 }),
+            point(-7.0, Event::Holds { holds: 9 }),
+            point(-5.0, Event::Freed { holds: 0 }),
+        ];
+        assert!(verdict(gone, &|_| 1_000).squeezes.is_empty());
     }
 
     #[test]
