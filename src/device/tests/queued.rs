@@ -1,5 +1,6 @@
 //! Steps that a device goes on with by itself: one behind the other, reported in their order.
 
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::SeqCst;
@@ -17,6 +18,24 @@ struct Shared {
     may_end: AtomicU64,
     /// What the next step that is waited for comes to, if not to its rows.
     fault: Mutex<Option<Fault>>,
+}
+
+/// What a test has of [`Shared`]. Dropping it lets every step end: a device whose test has failed would wait for them for
+/// ever, and the test for the device.
+struct Reins(Arc<Shared>);
+
+impl Drop for Reins {
+    fn drop(&mut self) {
+        self.0.may_end.store(u64::MAX, SeqCst);
+    }
+}
+
+impl Deref for Reins {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
 }
 
 /// A model on a device that works by itself: the n-th step ends once `may_end` is above n.
@@ -59,9 +78,10 @@ impl Model for Queuing {
     }
 }
 
-fn stage(model: ModelId) -> (Bench, Arc<Shared>) {
-    let (bench, shared) = (Bench::new(), Arc::new(Shared::default()));
-    let own = shared.clone();
+/// The reins come last: what is bound last is dropped first.
+fn stage(model: ModelId) -> (Bench, Reins) {
+    let (bench, shared) = (Bench::new(), Reins(Arc::default()));
+    let own = shared.0.clone();
     let loader = move |_: &candle_core::Device| Ok(Box::new(Queuing(own)) as Box<dyn Model>);
     match bench.send(Order::Load { model, loader: Box::new(loader) }) {
         Report::Loaded { result: Ok(_), .. } => (bench, shared),
