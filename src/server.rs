@@ -15,7 +15,7 @@ use crate::config::source::{Cache, Located, resolve};
 use crate::config::{self, ConfigError, Entry, Environment, Repository, ServerConfig};
 use crate::device::pools::{Failures, Mode};
 use crate::device::profile_store::ProfileStore;
-use crate::device::{self, Choice, OnShortfall, Report, StartOptions};
+use crate::device::{self, Choice, Device, OnShortfall, Report, StartOptions};
 use crate::engine::{Engine, EngineError, EngineHandle, EngineSettings, Offer};
 use crate::memory::{DeviceBooks, Reading, Readings, Terms, TrimPolicy};
 use crate::model::{Blueprint, ModelFiles};
@@ -23,6 +23,9 @@ use crate::scheduler::{Batching, Settings};
 use crate::service::{self, Drained, Limits, ServeError};
 use crate::telemetry::{Metrics, router};
 use crate::units::Bytes;
+
+/// Where a device reports to.
+pub type Reports = Box<dyn FnMut(Report) + Send>;
 
 /// Why a server does not start, or ends by itself.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +76,19 @@ impl Server {
     /// # Errors
     /// A [`ServerError`] that says what to change. A broken model is no error: it is served as broken.
     pub async fn start(config: ServerConfig, environment: &Environment) -> Result<Server, ServerError> {
+        let device = |options, epoch, reports: Reports| device::start(options, epoch, reports);
+        Server::start_on(config, environment, device).await
+    }
+
+    /// The same on a device that `device` starts as it is configured; it gets the engine's start, and where to report to.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub async fn start_on(
+        config: ServerConfig,
+        environment: &Environment,
+        device: impl FnOnce(StartOptions, Instant, Reports) -> io::Result<Box<dyn Device>> + Send + 'static,
+    ) -> Result<Server, ServerError> {
         let repository = Repository::load(&config)?;
         let listener = listen(config.address, config.grpc_port, "gRPC", "--grpc-port").await?;
         let http = listen(config.address, config.metrics_port, "metrics and health", "--metrics-port").await?;
@@ -84,7 +100,7 @@ impl Server {
         let engine = {
             let metrics = metrics.clone();
             // Reads the headers of every model's files.
-            tokio::task::spawn_blocking(move || start_engine(&config, repository, &cache, &metrics))
+            tokio::task::spawn_blocking(move || start_engine(&config, repository, &cache, &metrics, device))
                 .await
                 .map_err(|error| EngineError::Io(io::Error::other(error)))??
         };
@@ -138,8 +154,19 @@ impl Server {
 pub struct Ended {
     /// The drain.
     pub drained: Drained,
-    /// It ended because the device was lost: the process should exit non-zero, for its supervisor.
+    /// It ended because the device was lost.
     pub device_lost: bool,
+}
+
+impl Ended {
+    /// The process's exit code, for its supervisor: 0 after a clean drain, 2 if work was cut off, 3 if the device was lost.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Ended { device_lost: true, .. } => 3,
+            Ended { drained, .. } if drained.unfinished_calls > 0 => 2,
+            Ended { .. } => 0,
+        }
+    }
 }
 
 async fn listen(
@@ -187,6 +214,7 @@ fn start_engine(
     repository: Repository,
     cache: &Cache,
     metrics: &Metrics,
+    device: impl FnOnce(StartOptions, Instant, Reports) -> io::Result<Box<dyn Device>>,
 ) -> Result<Engine, EngineError> {
     let readings = readings(config);
     // A fixed batch runs whatever is free: the device does not look before it either.
@@ -195,7 +223,7 @@ fn start_engine(
         config::Batching::Fixed(_) => Readings::Off,
     };
     let start = start_options(config, before_steps);
-    let device = move |epoch: Instant, reports: Box<dyn FnMut(Report) + Send>| device::start(start, epoch, reports);
+    let device = move |epoch, reports| device(start, epoch, reports);
     let offers = offers(repository, cache);
     let profiles = ProfileStore::new(config.profile_dir.clone());
     let books = |reading: &Reading, terms: Terms| books(config, readings, reading, terms);

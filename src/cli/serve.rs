@@ -37,12 +37,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         .build()
         .context("the server's threads cannot be started")?;
     let ended = runtime.block_on(serve(config, &environment))?;
-    let code = match ended {
-        Ended { device_lost: true, .. } => 3,
-        Ended { drained, .. } if drained.unfinished_calls > 0 => 2,
-        Ended { .. } => 0,
-    };
-    Ok(ExitCode::from(code))
+    Ok(ExitCode::from(ended.exit_code()))
 }
 
 async fn serve(config: ServerConfig, environment: &Environment) -> anyhow::Result<Ended> {

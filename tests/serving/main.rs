@@ -8,3 +8,4 @@ mod operations;
 mod drain;
 mod limits;
 mod memory;
+mod lost_device;

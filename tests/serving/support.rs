@@ -1,13 +1,15 @@
 //! A server, its models, and calls to it.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::io;
+use std::time::{Duration, Instant};
 
 use plimsoll::config::{
     Amount, Environment, LogFilter, MemoryBudget, Models, ServeOptions, ServerConfig, SettingFlags,
 };
+use plimsoll::device::{Device, StartOptions, start};
 use plimsoll::engine::{EngineHandle, ModelStatus};
-use plimsoll::server::{Ended, Server, ServerError};
+use plimsoll::server::{Ended, Reports, Server, ServerError};
 use plimsoll::service::proto::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
 use plimsoll::service::proto::inference::model_infer_request::InferInputTensor;
 use plimsoll::service::proto::inference::{InferTensorContents, ModelInferRequest};
@@ -53,6 +55,16 @@ impl TestServer {
 
     /// Starts a server and waits until the models that load at its start are ready.
     pub(crate) async fn with(models: &[Model<'_>], settings: SettingFlags) -> TestServer {
+        let device = |options, epoch, reports: Reports| start(options, epoch, reports);
+        TestServer::on(models, settings, device).await
+    }
+
+    /// The same on a device of the test's own.
+    pub(crate) async fn on(
+        models: &[Model<'_>],
+        settings: SettingFlags,
+        device: impl FnOnce(StartOptions, Instant, Reports) -> io::Result<Box<dyn Device>> + Send + 'static,
+    ) -> TestServer {
         let turn = TURN.lock().await;
         let folder = tempfile::tempdir().unwrap();
         let repository = folder.path().join("models");
@@ -72,7 +84,7 @@ impl TestServer {
         let environment = Environment::from_pairs([("HOME", folder.path().to_str().unwrap())]);
         let options = ServeOptions { settings, ..ServeOptions::default() };
         let config = ServerConfig::load(&options, &environment).unwrap().config;
-        let server = Server::start(config, &environment).await.unwrap();
+        let server = Server::start_on(config, &environment, device).await.unwrap();
         let (engine, metrics) = (server.engine(), server.metrics);
         let endpoint = Endpoint::from_shared(format!("http://{}", server.grpc)).unwrap();
         let (stop, stopped) = oneshot::channel();
@@ -97,8 +109,14 @@ impl TestServer {
         if self.stop.is_some() {
             self.shut_down();
         }
+        self.ended().await
+    }
+
+    /// Waits until it has gone down by itself, if nobody has told it to.
+    pub(crate) async fn ended(self) -> Ended {
         drop(self.channel);
-        self.running.await.unwrap().unwrap()
+        let ended = tokio::time::timeout(Duration::from_secs(60), self.running).await.expect("it goes down");
+        ended.unwrap().unwrap()
     }
 
     pub(crate) fn oip(&self) -> GrpcInferenceServiceClient<Channel> {
