@@ -5,7 +5,8 @@
 #
 # The neighbour leaves 1.0, 0.5, 0.25 and 0.1 times the workspace of the model's best batch, as `plimsoll plan` says after
 # `plimsoll profile` has measured it. It comes while no call is sent and the server has given back its cached workspace, so
-# that what is free is all that a step can have; then calls are sent again. Under load it comes once, first, at 0.5.
+# that what is free is all that a step can have; then calls are sent again. Under load it comes once, first, at 0.5; at the
+# end it leaves next to nothing, and asks for the cache of the steps when no more calls are sent.
 #
 # With BEFORE=1 it is there before the server starts, leaves PART percent of that workspace beside what the idle server
 # needs, and gives all of it back after HOLD. The server gets a budget then: the usual one is a part of what is free at the
@@ -46,6 +47,8 @@ else
             # The driver hands out 2 MiB at a time.
             printf 'load stop\nhold 2s\nleave %s\nload start\nhold %s\nfree all\nhold %s\n' "$(part $percent 4)" "$HOLD" "$HOLD"
         done
+        # What is left is the steps' own cache, which the neighbour asks for once they are over: all but 28 MiB of 139 GiB.
+        printf 'leave 4MiB\nhold %s\nload stop\nask 99.98%% floor 4MiB for 10s\nfree all\n' "$HOLD"
     } >"$folder/script"
 fi
 
