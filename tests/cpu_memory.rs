@@ -100,7 +100,7 @@ impl Bench {
 
     fn load(&self, model: ModelId, quantized: bool) -> Loaded {
         let loader = move |device: &Device| Ok(Box::new(Encoder::new(quantized, device)?) as Box<dyn Model>);
-        match self.send(Order::Load { model, loader: Box::new(loader) }) {
+        match self.send(Order::Load { model, ceiling: Bytes::MAX, loader: Box::new(loader) }) {
             Report::Loaded { result, .. } => result.unwrap(),
             other => panic!("{other:?}"),
         }

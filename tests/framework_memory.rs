@@ -31,7 +31,7 @@ impl Bench {
         let device = CpuDevice::start(Readings::Off, Instant::now(), move |report| drop(out.send(report))).unwrap();
         let bench = Bench { device, reports };
         let loader = move |device: &candle_core::Device| blueprint.load(device).map_err(Into::into);
-        match bench.send(Order::Load { model: MODEL, loader: Box::new(loader) }) {
+        match bench.send(Order::Load { model: MODEL, ceiling: Bytes::MAX, loader: Box::new(loader) }) {
             Report::Loaded { result, .. } => drop(result.unwrap()),
             other => panic!("{other:?}"),
         }

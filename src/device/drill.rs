@@ -134,8 +134,13 @@ impl<H: Hardware> Hardware for Squeezed<H> {
         self.inner.tensors()
     }
 
-    fn load<R>(&mut self, model: ModelId, body: impl FnOnce(&Device) -> R) -> Result<(R, H::Account), Fault> {
-        self.inner.load(model, body)
+    fn load<R>(
+        &mut self,
+        model: ModelId,
+        ceiling: Bytes,
+        body: impl FnOnce(&Device) -> R,
+    ) -> Result<(R, H::Account), Fault> {
+        self.inner.load(model, ceiling, body)
     }
 
     fn resident(&self, account: &H::Account) -> Resident {

@@ -166,8 +166,8 @@ impl<H: Hardware, R: FnMut(Report)> Owner<H, R> {
             self.finish_all();
         }
         match order {
-            Order::Load { model, loader } => {
-                let result = self.load(model, loader);
+            Order::Load { model, ceiling, loader } => {
+                let result = self.load(model, ceiling, loader);
                 (self.reports)(Report::Loaded { model, result });
             }
             Order::Run(run) => self.run(run),
@@ -187,10 +187,10 @@ impl<H: Hardware, R: FnMut(Report)> Owner<H, R> {
         Next::Order
     }
 
-    fn load(&mut self, model: ModelId, loader: Box<dyn Loader>) -> Result<Loaded, Fault> {
+    fn load(&mut self, model: ModelId, ceiling: Bytes, loader: Box<dyn Loader>) -> Result<Loaded, Fault> {
         assert!(!self.models.contains_key(&model), "the engine loads a model once");
         let started = Instant::now();
-        let result = self.hardware.load(model, |device| {
+        let result = self.hardware.load(model, ceiling, |device| {
             // A model that is given up half made is dropped here, still inside its account.
             panic::catch_unwind(AssertUnwindSafe(|| loader.load(device).map_err(|error| error.to_string())))
         });

@@ -16,13 +16,15 @@ pub trait Hardware {
     /// Where tensors are made.
     fn tensors(&self) -> &candle_core::Device;
 
-    /// Runs `body` (a load) with everything that it allocates charged to `model`.
+    /// Runs `body` (a load) with everything that it allocates charged to `model`, up to `ceiling` where the device counts
+    /// before it gives.
     ///
     /// # Errors
     /// If the device can keep the books of no more models.
     fn load<R>(
         &mut self,
         model: ModelId,
+        ceiling: Bytes,
         body: impl FnOnce(&candle_core::Device) -> R,
     ) -> Result<(R, Self::Account), Fault>;
 

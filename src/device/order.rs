@@ -12,6 +12,9 @@ pub enum Order {
     Load {
         /// Its id; not loaded now.
         model: ModelId,
+        /// What its lease allows: what it will hold and what it needs beside that while it loads. Where a device counts
+        /// before it gives, a load that wants more fails.
+        ceiling: Bytes,
         /// Makes it, on the device's thread.
         loader: Box<dyn Loader>,
     },

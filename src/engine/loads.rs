@@ -134,7 +134,7 @@ impl Core {
         self.set_state(model, ModelState::Loading, None);
         self.ledger.loading(model, need);
         let blueprint = self.life(model).blueprint.clone().expect("models without a blueprint are never loaded");
-        self.rig.load(model, blueprint);
+        self.rig.load(model, blueprint, need.claim());
         self.errand = Some(Errand::Load(model));
     }
 

@@ -124,11 +124,11 @@ impl Rig {
         self.order(Order::Run(Run { step, model, batch, predicted, ceiling, purpose, on_shortfall, evictable }));
     }
 
-    /// Sends a load. Answered by `Report::Loaded`.
-    pub(super) fn load(&self, model: ModelId, blueprint: Blueprint) {
+    /// Sends a load that may take up to `ceiling`. Answered by `Report::Loaded`.
+    pub(super) fn load(&self, model: ModelId, blueprint: Blueprint, ceiling: Bytes) {
         let loader = move |device: &candle_core::Device| blueprint.load(device).map_err(Into::into);
         let loader: Box<dyn Loader> = Box::new(loader);
-        self.order(Order::Load { model, loader });
+        self.order(Order::Load { model, ceiling, loader });
     }
 
     /// Sends an unload. Answered by `Report::Unloaded`.

@@ -89,7 +89,7 @@ fn load(device: &CudaDevice, reports: &Receiver<Report>, model: ModelId) -> anyh
     };
     let loader = move |device: &Tensors| Ok(Box::new(DrillModel::new(settings, device)?) as Box<dyn Model>);
     let loader: Box<dyn Loader> = Box::new(loader);
-    device.send(Order::Load { model, loader })?;
+    device.send(Order::Load { model, ceiling: Bytes::MAX, loader })?;
     match reports.recv()? {
         Report::Loaded { result, .. } => result.map(drop).map_err(|fault| anyhow!("{fault}")),
         other => bail!("a load was answered with {other:?}"),

@@ -43,7 +43,7 @@ impl Stage {
         model: ModelId,
         body: impl FnOnce(&Device) -> candle_core::Result<R>,
     ) -> anyhow::Result<(R, CudaAccount)> {
-        let (loaded, account) = self.hardware.load(model, body).map_err(|fault| anyhow!("{fault}"))?;
+        let (loaded, account) = self.hardware.load(model, Bytes::MAX, body).map_err(|fault| anyhow!("{fault}"))?;
         Ok((loaded.context("the load failed")?, account))
     }
 

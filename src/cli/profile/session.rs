@@ -37,7 +37,7 @@ impl Session {
         let loaded = blueprint.clone();
         let loader = move |device: &candle_core::Device| loaded.load(device).map_err(Into::into);
         let loader: Box<dyn Loader> = Box::new(loader);
-        device.send(Order::Load { model: MODEL, loader })?;
+        device.send(Order::Load { model: MODEL, ceiling: Bytes::MAX, loader })?;
         match reports.recv()? {
             Report::Loaded { result, .. } => {
                 let resident = result.map_err(|fault| anyhow!("{fault}"))?.resident;

@@ -48,6 +48,8 @@ impl Hardware for Cpu {
     fn load<R>(
         &mut self,
         model: ModelId,
+        // An allocation that fails ends the process: what a load takes is looked at afterwards.
+        _ceiling: Bytes,
         body: impl FnOnce(&candle_core::Device) -> R,
     ) -> Result<(R, ResidentAccount), Fault> {
         let full =

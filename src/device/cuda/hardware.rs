@@ -105,10 +105,12 @@ impl Hardware for Cuda {
     fn load<R>(
         &mut self,
         model: ModelId,
+        ceiling: Bytes,
         body: impl FnOnce(&candle_core::Device) -> R,
     ) -> Result<(R, CudaAccount), Fault> {
         let allocator = self.card.allocator();
         let weights = allocator.open_model(model);
+        allocator.set_ceiling(weights, ceiling);
         let mut account = CudaAccount { card: self.card, weights, closed: false };
         let loaded = {
             let _scope = Scope::enter(weights);

@@ -27,7 +27,7 @@ impl<D: PoolDriver> PooledAllocator<D> {
         self.books().tally(slot).live
     }
 
-    /// Sets what a model's memory of one kind may reach.
+    /// Sets what a model's memory of one kind may reach: of its weights the lease of their load, until it is settled.
     pub fn set_ceiling(&self, slot: Slot, ceiling: Bytes) {
         self.books().tally_mut(slot).ceiling = ceiling.get();
     }
@@ -37,11 +37,12 @@ impl<D: PoolDriver> PooledAllocator<D> {
         self.books().tally_mut(slot).shortfall.take()
     }
 
-    /// Returns what a model's load took for a while. Call it when it is loaded.
+    /// Ends a load: returns what it took for a while, and its lease.
     pub fn settle_model(&self, weights: Slot) {
         self.wait();
         let pools: Vec<_> = {
-            let books = self.books();
+            let mut books = self.books();
+            books.tally_mut(weights).ceiling = u64::MAX;
             [Kind::Weights, Kind::Kv].into_iter().filter_map(|kind| books.pool_of(weights.with(kind))).collect()
         };
         for (_, pool) in pools {

@@ -52,7 +52,7 @@ fn a_load_that_fails_leaves_nothing_and_is_told() {
     let model = ModelId::new(810_005);
     let errs = |_: &candle_core::Device| Err("the file is cut short".into());
     let panics = |_: &candle_core::Device| panic!("a shape is wrong");
-    let check = |loader: Box<dyn Loader>, text: &str| match bench.send(Order::Load { model, loader }) {
+    let check = |loader: Box<dyn Loader>, text: &str| match bench.send(Order::Load { model, ceiling: Bytes::MAX, loader }) {
         Report::Loaded { result: Err(fault), .. } => assert!(fault.to_string().contains(text), "{fault}"),
         other => panic!("not refused: {other:?}"),
     };

@@ -57,7 +57,7 @@ impl Bench {
     fn load(&self, model: ModelId, settings: DrillSettings) -> Loaded {
         let loader =
             move |device: &candle_core::Device| Ok(Box::new(DrillModel::new(settings, device)?) as Box<dyn Model>);
-        match self.send(Order::Load { model, loader: Box::new(loader) }) {
+        match self.send(Order::Load { model, ceiling: Bytes::MAX, loader: Box::new(loader) }) {
             Report::Loaded { model: loaded, result: Ok(facts) } if loaded == model => facts,
             other => panic!("not loaded: {other:?}"),
         }

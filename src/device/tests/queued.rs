@@ -83,7 +83,7 @@ fn stage(model: ModelId) -> (Bench, Reins) {
     let (bench, shared) = (Bench::new(), Reins(Arc::default()));
     let own = shared.0.clone();
     let loader = move |_: &candle_core::Device| Ok(Box::new(Queuing(own)) as Box<dyn Model>);
-    match bench.send(Order::Load { model, loader: Box::new(loader) }) {
+    match bench.send(Order::Load { model, ceiling: Bytes::MAX, loader: Box::new(loader) }) {
         Report::Loaded { result: Ok(_), .. } => (bench, shared),
         other => panic!("not loaded: {other:?}"),
     }

@@ -63,7 +63,7 @@ fn what_threads_that_compute_allocate_is_the_step_s() {
     let bench = Bench::new();
     let model = ModelId::new(800_004);
     let loader = |_: &candle_core::Device| Ok(Box::new(Parallel) as Box<dyn Model>);
-    bench.send(Order::Load { model, loader: Box::new(loader) });
+    bench.send(Order::Load { model, ceiling: Bytes::MAX, loader: Box::new(loader) });
     let ran = bench.run(serve(model, rows(1, 1), Bytes::mib(512)));
     let threads = *ran.rows[0].as_ref().unwrap().first().unwrap() as u64;
     assert!(ran.observed.peak >= Bytes::mib(2) * threads, "{} with {threads} threads", ran.observed.peak);
@@ -85,7 +85,7 @@ fn what_outlives_its_step_is_library_memory_of_its_model() {
     let bench = Bench::new();
     let model = ModelId::new(800_005);
     let loader = |_: &candle_core::Device| Ok(Box::new(Packs(None)) as Box<dyn Model>);
-    bench.send(Order::Load { model, loader: Box::new(loader) });
+    bench.send(Order::Load { model, ceiling: Bytes::MAX, loader: Box::new(loader) });
     let first = bench.run(serve(model, rows(1, 1), Bytes::mib(8)));
     assert!(first.observed.peak >= Bytes::mib(3));
     assert!(first.resident >= Bytes::mib(3), "it is resident from now on");

@@ -13,7 +13,7 @@ fn a_snapshot_says_who_holds_what_and_what_happened() {
         reports.recv_timeout(Duration::from_secs(60)).unwrap()
     };
     let loader = |device: &candle_core::Device| Ok(Box::new(DrillModel::new(settings(), device)?) as Box<dyn Model>);
-    send(Order::Load { model, loader: Box::new(loader) });
+    send(Order::Load { model, ceiling: Bytes::MAX, loader: Box::new(loader) });
     // 2 MiB of workspace under a ceiling of 1 MiB.
     send(Order::Run(Run { ceiling: Bytes::mib(1), ..serve(model, rows(4, 32), Bytes::ZERO) }));
 

@@ -39,7 +39,7 @@ impl Model for Labelled {
 
 fn traced(bench: &Bench, model: ModelId) -> Ran {
     let loader = |_: &candle_core::Device| Ok(Box::new(Labelled) as Box<dyn Model>);
-    bench.send(Order::Load { model, loader: Box::new(loader) });
+    bench.send(Order::Load { model, ceiling: Bytes::MAX, loader: Box::new(loader) });
     bench.run(Run { purpose: RunPurpose::Trace, ..serve(model, rows(1, 1), Bytes::mib(64)) })
 }
 

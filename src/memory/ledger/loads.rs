@@ -16,6 +16,11 @@ pub struct LoadNeed {
 }
 
 impl LoadNeed {
+    /// What it takes of the device while it loads: the lease of the load.
+    pub fn claim(&self) -> Bytes {
+        self.resident + self.transient
+    }
+
     /// All that has to be there at once. The transient is gone before the first step.
     fn total(&self, least_workspace_of_others: Bytes) -> Bytes {
         self.resident + self.transient.max(self.least_workspace).max(least_workspace_of_others)
@@ -133,7 +138,7 @@ impl Ledger {
     pub fn loading(&mut self, model: ModelId, need: LoadNeed) {
         let turn = self.turn();
         if let Some(account) = self.accounts.get_mut(&model) {
-            account.residence = Residence::Loading { claim: need.resident + need.transient, turn };
+            account.residence = Residence::Loading { claim: need.claim(), turn };
             account.least_workspace = need.least_workspace;
             account.peak = Bytes::ZERO;
         }

@@ -226,3 +226,23 @@ fn an_error_of_a_free_is_kept_for_who_asks() {
     assert_eq!(card.fault(), None);
     card.books().check();
 }
+
+#[test]
+fn a_load_gets_no_more_than_its_lease_and_the_loaded_model_has_none() {
+    let card = pooled(Mode::Pools, 1);
+    let weights = card.open_model(MODEL);
+    card.set_ceiling(weights, Bytes::mib(100));
+    let tensors = blocks(&card, weights, 2, 40 * MIB);
+    let calls = card.driver().calls.load(Relaxed);
+    assert_eq!(card.alloc(weights, 20 * MIB + 1, 1), Err(DriverError::OUT_OF_MEMORY));
+    assert_eq!(card.driver().calls.load(Relaxed), calls, "the driver does not hear of it");
+    let record = card.take_shortfall(weights).unwrap();
+    assert_eq!((record.cause, record.held, record.ceiling), (Cause::Ceiling, Bytes::mib(80), Bytes::mib(100)));
+    // What is freed meanwhile is there again.
+    free_all(&card, blocks(&card, weights, 1, 20 * MIB));
+    card.settle_model(weights);
+    free_all(&card, blocks(&card, weights, 1, 200 * MIB));
+    free_all(&card, tensors);
+    assert_eq!(card.close_model(weights), Bytes::ZERO);
+    card.books().check();
+}

@@ -63,11 +63,18 @@ impl World {
         let id = ModelId::new(self.next);
         self.next += 1;
         let weights = self.card.open_model(id);
+        let lease = Bytes::new(if self.random.random_bool(0.5) { u64::MAX } else { 4 * self.size() });
+        self.card.set_ceiling(weights, lease);
         let count = self.random.random_range(0..12);
         let wanted: Vec<_> = (0..count).map(|_| self.size()).collect();
         let tensors: Vec<_> = wanted.into_iter().filter_map(|bytes| self.card.alloc(weights, bytes, 1).ok()).collect();
-        let failed = self.card.take_shortfall(weights).is_some();
+        let record = self.card.take_shortfall(weights);
+        let failed = record.is_some();
         assert_eq!(failed, tensors.len() < count);
+        assert!(Bytes::new(self.card.live(weights)) <= lease);
+        if let Some(record) = record.filter(|record| record.cause == Cause::Ceiling) {
+            assert!(record.held + record.requested > lease, "{record:?}");
+        }
         if failed || self.models.len() == 5 {
             free_all(&self.card, tensors);
             assert_eq!(self.card.close_model(weights), Bytes::ZERO);
