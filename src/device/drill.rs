@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use candle_core::{DType, Device, Tensor};
 
 use super::trace::Recording;
-use super::{Hardware, Need, Resident, Shortfall, StepUse};
+use super::{Hardware, LoadFailure, Need, Resident, Shortfall, StepUse};
 use crate::memory::{Axes, Axis, ShapeKind};
 use crate::model::{Batch, Fault, Model, Output};
 use crate::units::{Bytes, ModelId};
@@ -111,7 +111,7 @@ fn floats(bytes: Bytes, device: &Device) -> candle_core::Result<Tensor> {
 }
 
 /// A device with less room than it has: steps that are predicted to need more than `room` are refused as a full device
-/// refuses them, so that the ladder halves them until they fit.
+/// refuses them, so that the ladder halves them until they fit; and so are loads with a lease above it.
 pub struct Squeezed<H> {
     inner: H,
     room: Arc<AtomicU64>,
@@ -138,8 +138,12 @@ impl<H: Hardware> Hardware for Squeezed<H> {
         &mut self,
         model: ModelId,
         ceiling: Bytes,
-        body: impl FnOnce(&Device) -> R,
-    ) -> Result<(R, H::Account), Fault> {
+        body: impl FnOnce(&Device) -> Result<R, Fault>,
+    ) -> Result<(R, H::Account), LoadFailure> {
+        let room = Bytes::new(self.room.load(Relaxed));
+        if ceiling < Bytes::MAX && room < ceiling {
+            return Err(LoadFailure::OutOfMemory(Shortfall { needed: ceiling, available: room }));
+        }
         self.inner.load(model, ceiling, body)
     }
 

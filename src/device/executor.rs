@@ -10,7 +10,7 @@ use std::{hint, io};
 
 use super::statistics::{Event, Statistics};
 use super::step::{Progress, Queued, StepRunner};
-use super::{Change, Hardware, Loaded, Loader, Order, Patience, Released, Report, Run, RunPurpose};
+use super::{Change, Hardware, LoadFailure, Loaded, Loader, Order, Patience, Released, Report, Run, RunPurpose};
 use crate::model::{Fault, Model};
 use crate::units::{Bytes, Micros, ModelId};
 
@@ -187,31 +187,33 @@ impl<H: Hardware, R: FnMut(Report)> Owner<H, R> {
         Next::Order
     }
 
-    fn load(&mut self, model: ModelId, ceiling: Bytes, loader: Box<dyn Loader>) -> Result<Loaded, Fault> {
+    fn load(&mut self, model: ModelId, ceiling: Bytes, loader: Box<dyn Loader>) -> Result<Loaded, LoadFailure> {
         assert!(!self.models.contains_key(&model), "the engine loads a model once");
         let started = Instant::now();
         let result = self.hardware.load(model, ceiling, |device| {
             // A model that is given up half made is dropped here, still inside its account.
-            panic::catch_unwind(AssertUnwindSafe(|| loader.load(device).map_err(|error| error.to_string())))
+            match panic::catch_unwind(AssertUnwindSafe(|| loader.load(device).map_err(|error| error.to_string()))) {
+                Ok(loaded) => loaded.map_err(|message| Fault::Model { message }),
+                Err(payload) => Err(Fault::Panicked { message: panic_text(&*payload) }),
+            }
         });
         let time = Micros::from(started.elapsed());
-        let fault = match result {
-            Ok((Ok(Ok(loaded)), account)) => {
+        let failure = match result {
+            Ok((loaded, account)) => {
                 let resident = self.hardware.resident(&account);
                 let axes = loaded.axes();
                 self.models.insert(model, Tenant { model: loaded, account });
                 self.statistics.loaded(model, resident, time);
                 return Ok(Loaded { resident: resident.total(), peak: resident.weights_peak, time, axes });
             }
-            Ok((Ok(Err(message)), _)) => Fault::Model { message },
-            Ok((Err(payload), _)) => {
-                self.hardware.check().err().unwrap_or(Fault::Panicked { message: panic_text(&*payload) })
+            Err(LoadFailure::Fault(panicked @ Fault::Panicked { .. })) => {
+                self.hardware.check().err().unwrap_or(panicked).into()
             }
-            Err(fault) => fault,
+            Err(failure) => failure,
         };
         self.hardware.settle();
-        self.statistics.record(Event::LoadFailed { model: model.get(), reason: fault.to_string() });
-        Err(fault)
+        self.statistics.record(Event::LoadFailed { model: model.get(), reason: failure.to_string() });
+        Err(failure)
     }
 }
 

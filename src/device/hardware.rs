@@ -1,7 +1,7 @@
 //! What the device's thread needs of a device.
 
 use super::trace::Recording;
-use super::{Patience, Shortfall};
+use super::{LoadFailure, Patience, Shortfall};
 use crate::model::Fault;
 use crate::units::{Bytes, ModelId};
 
@@ -20,13 +20,14 @@ pub trait Hardware {
     /// before it gives.
     ///
     /// # Errors
-    /// If the device can keep the books of no more models.
+    /// A fault of `body` as it is, or as the [`Fault::DeviceLost`] that it was the first sign of; a fault if the device can
+    /// keep the books of no more models. A shortfall if an allocation failed, in which case what `body` returned is dropped.
     fn load<R>(
         &mut self,
         model: ModelId,
         ceiling: Bytes,
-        body: impl FnOnce(&candle_core::Device) -> R,
-    ) -> Result<(R, Self::Account), Fault>;
+        body: impl FnOnce(&candle_core::Device) -> Result<R, Fault>,
+    ) -> Result<(R, Self::Account), LoadFailure>;
 
     /// Bytes of the account: alive now, and the most at once.
     fn resident(&self, account: &Self::Account) -> Resident;

@@ -29,6 +29,6 @@ pub use hardware::{Hardware, Need, Resident, StepUse};
 pub use order::{Loader, OnShortfall, Order, Run, RunPurpose};
 pub use patience::Patience;
 pub use port::Device;
-pub use report::{Change, Loaded, Ran, Released, Report, RowFailure, Shortfall};
+pub use report::{Change, LoadFailure, Loaded, Ran, Released, Report, RowFailure, Shortfall};
 pub use scope::{Kind, Owner};
 pub use start::{Choice, StartOptions, start};

@@ -13,7 +13,7 @@ pub enum Report {
         /// Which model.
         model: ModelId,
         /// What it holds, or why it is not loaded; then nothing of it is left.
-        result: Result<Loaded, Fault>,
+        result: Result<Loaded, LoadFailure>,
     },
     /// Of `Run`.
     Ran(Ran),
@@ -39,6 +39,17 @@ pub struct Loaded {
     pub time: Micros,
     /// What its profile is measured over.
     pub axes: Axes,
+}
+
+/// Why a model is not loaded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadFailure {
+    /// Something broke.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    /// There was less memory than when it was begun, or it needs more than was announced.
+    #[error("out of memory while loading: {} are needed and {} can be had", .0.needed, .0.available)]
+    OutOfMemory(Shortfall),
 }
 
 /// A model that is gone.
@@ -93,7 +104,7 @@ pub enum RowFailure {
     OutOfMemory(Shortfall),
 }
 
-/// The device could not give what a step needs.
+/// The device could not give what a step or a load needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortfall {
     /// Bytes that it needs.

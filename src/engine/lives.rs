@@ -8,7 +8,7 @@ use super::inbox::Reply;
 use super::status::ModelState;
 use crate::admission::Rejection;
 use crate::config::LoadPolicy;
-use crate::device::{self, Loaded};
+use crate::device::{self, LoadFailure, Loaded};
 use crate::memory::{Profile, ProfileState, Reading, RowFacts};
 use crate::model::Fault;
 use crate::telemetry::logs::{ModelReady, model_ready};
@@ -147,7 +147,7 @@ impl Core {
     }
 
     /// The device has loaded a model, or has not.
-    pub(super) fn load_done(&mut self, now: Timestamp, model: ModelId, result: Result<Loaded, Fault>) {
+    pub(super) fn load_done(&mut self, now: Timestamp, model: ModelId, result: Result<Loaded, LoadFailure>) {
         match result {
             Ok(loaded) => {
                 self.ledger.loaded(model, loaded.resident);
@@ -162,7 +162,14 @@ impl Core {
                     self.begin_drain(model);
                 }
             }
-            Err(fault) => {
+            Err(LoadFailure::OutOfMemory(shortfall)) => {
+                self.load_ran_short(now, model, shortfall);
+                if self.life(model).state == ModelState::NotLoaded {
+                    let free = self.rig.recent_reading(now).free;
+                    self.tell_unload_waiters(model, Released { released: Bytes::ZERO, free });
+                }
+            }
+            Err(LoadFailure::Fault(fault)) => {
                 tracing::error!(model = self.name(model), "{} could not be loaded: {fault}", self.name(model));
                 self.ledger.load_failed(model);
                 self.rig.model_metrics(model).load_failed();

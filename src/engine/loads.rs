@@ -3,7 +3,8 @@
 //! The load at the head of the queue is planned whenever the device is idle. Where others have to go for it, they go one
 //! by one, and it is planned anew after each: whoever has found work in the meantime stays. One that would fit without
 //! models that are busy now, or have not been here for long, waits for them until its time is up; the loads behind it
-//! wait as well.
+//! wait as well. So does one that the device had no memory for although it was planned: a neighbour was faster, or it
+//! needs more than was announced. It is planned again a little later, a few times.
 
 use std::collections::VecDeque;
 
@@ -12,9 +13,13 @@ use super::errand::Errand;
 use super::lives::RETRY_AFTER;
 use super::status::ModelState;
 use crate::admission::Rejection;
-use crate::memory::{FitPlan, LoadNeed, LoadPlan, Reading, RowFacts};
+use crate::device::Shortfall;
+use crate::memory::{LoadNeed, LoadPlan, Reading, RowFacts};
 use crate::model::Blueprint;
 use crate::units::{Bytes, Micros, ModelId, Timestamp};
+
+/// How often a load is begun that runs out of memory. Each time its weights are read again.
+const TRIES_MAX: u32 = 3;
 
 /// How long loads may take and how long what they brought stays.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +34,8 @@ pub(super) struct LoadRules {
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     queue: VecDeque<Wanted>,
+    /// The one that the device works on.
+    running: Option<Wanted>,
     /// When the first of the queue is to be planned again although nothing happens.
     retry_at: Option<Timestamp>,
 }
@@ -37,6 +44,10 @@ pub(super) struct Loads {
 struct Wanted {
     model: ModelId,
     need: LoadNeed,
+    /// How often it was begun and ran out of memory.
+    failed: u32,
+    /// It is not begun again before this.
+    not_before: Timestamp,
 }
 
 impl Loads {
@@ -79,7 +90,7 @@ impl Core {
         let blueprint = self.life(model).blueprint.clone().expect("models without a blueprint are never loaded");
         // Looked up once: a load may wait, and the stored profile is a file.
         let need = self.load_need(model, &blueprint);
-        self.loads.queue.push_back(Wanted { model, need });
+        self.loads.queue.push_back(Wanted { model, need, failed: 0, not_before: Timestamp::START });
     }
 
     fn load_need(&self, model: ModelId, blueprint: &Blueprint) -> LoadNeed {
@@ -102,16 +113,21 @@ impl Core {
     /// Starts the load at the head of the queue, or the eviction that it needs first. The device is idle.
     pub(super) fn start_load(&mut self, now: Timestamp, reading: &Reading) {
         self.loads.retry_at = None;
-        while let Some(&Wanted { model, need }) = self.loads.queue.front() {
+        while let Some(&wanted) = self.loads.queue.front() {
+            let Wanted { model, need, not_before, .. } = wanted;
             // It is loaded again once it is gone.
             if self.life(model).state == ModelState::Draining {
+                return;
+            }
+            if now < not_before {
+                self.loads.retry_at = Some(not_before);
                 return;
             }
             let (idle, grown_up) = self.evictable(now, model);
             match self.ledger.plan_load(model, need, reading, &idle) {
                 LoadPlan::Fits => {
                     self.loads.queue.pop_front();
-                    return self.begin_load(now, model, need);
+                    return self.begin_load(now, wanted);
                 }
                 LoadPlan::Evict(victims) => return self.evict(now, victims[0], model),
                 LoadPlan::Refuse(_) if self.may_fit_later(now, model, need, reading) => {
@@ -121,13 +137,14 @@ impl Core {
                 }
                 LoadPlan::Refuse(plan) => {
                     self.loads.queue.pop_front();
-                    self.does_not_fit(now, model, &plan);
+                    self.does_not_fit(now, model, plan.needed, plan.available);
                 }
             }
         }
     }
 
-    fn begin_load(&mut self, now: Timestamp, model: ModelId, need: LoadNeed) {
+    fn begin_load(&mut self, now: Timestamp, wanted: Wanted) {
+        let Wanted { model, need, .. } = wanted;
         self.life(model).load_began = now;
         // It may have been queued while it was leaving, and be down by now.
         self.scheduler.lane_loading(model);
@@ -136,6 +153,35 @@ impl Core {
         let blueprint = self.life(model).blueprint.clone().expect("models without a blueprint are never loaded");
         self.rig.load(model, blueprint, need.claim());
         self.errand = Some(Errand::Load(model));
+        self.loads.running = Some(wanted);
+    }
+
+    /// A load that was begun ran out of memory; nothing of it is left. It is planned again, or given up when it has failed
+    /// often enough, its time is up, or nobody wants it any more.
+    pub(super) fn load_ran_short(&mut self, now: Timestamp, model: ModelId, shortfall: Shortfall) {
+        self.ledger.load_failed(model);
+        let Shortfall { needed, available } = shortfall;
+        // Without one the server is going down.
+        let Some(mut wanted) = self.loads.running.take().filter(|wanted| wanted.model == model) else {
+            return self.does_not_fit(now, model, needed, available);
+        };
+        wanted.failed += 1;
+        wanted.not_before = now + RETRY_AFTER;
+        let life = self.life(model);
+        let in_time = wanted.not_before < life.load_by && life.unload_waiters.is_empty();
+        let nobody_waits = self.is_draining() && self.scheduler.is_drained(model);
+        if wanted.failed >= TRIES_MAX || !in_time || nobody_waits {
+            self.does_not_fit(now, model, needed, available);
+            return;
+        }
+        if needed > wanted.need.claim() {
+            // It came so far and was not at its end.
+            wanted.need.resident = needed;
+        }
+        let reason = format!("it ran out of memory while loading: it needs {needed}, and {available} can be had now");
+        tracing::warn!(model = self.name(model), "{} is loaded again later: {reason}", self.name(model));
+        self.set_state(model, ModelState::Loading, Some(reason));
+        self.loads.queue.push_front(wanted);
     }
 
     /// Whether a load that does not fit now would fit without the models that are busy, or too young to go, and there
@@ -189,13 +235,9 @@ impl Core {
         }
     }
 
-    fn does_not_fit(&mut self, now: Timestamp, model: ModelId, plan: &FitPlan) {
-        let rejection =
-            Rejection::DoesNotFit { needed: plan.needed, available: plan.available, retry_after: RETRY_AFTER };
-        let reason = format!(
-            "it needs {} with the models that cannot be evicted, and {} can be had",
-            plan.needed, plan.available
-        );
+    fn does_not_fit(&mut self, now: Timestamp, model: ModelId, needed: Bytes, available: Bytes) {
+        let rejection = Rejection::DoesNotFit { needed, available, retry_after: RETRY_AFTER };
+        let reason = format!("it needs {needed} with the models that cannot be evicted, and {available} can be had");
         tracing::warn!(model = self.name(model), "{} is not loaded: {reason}", self.name(model));
         self.rig.model_metrics(model).load_failed();
         self.go_down(now, model, ModelState::NotLoaded, Some(reason), rejection);

@@ -7,7 +7,7 @@ use super::allocator::{self, ResidentAccount, StepAccount, cache_balance, trim_c
 use super::readings::SystemReadings;
 use super::threads::mark_compute_threads;
 use crate::device::trace::Recording;
-use crate::device::{Hardware, Kind, Need, Resident, Shortfall, StepUse};
+use crate::device::{Hardware, Kind, LoadFailure, Need, Resident, Shortfall, StepUse};
 use crate::memory::Readings;
 use crate::model::Fault;
 use crate::units::{Bytes, ModelId};
@@ -50,15 +50,15 @@ impl Hardware for Cpu {
         model: ModelId,
         // An allocation that fails ends the process: what a load takes is looked at afterwards.
         _ceiling: Bytes,
-        body: impl FnOnce(&candle_core::Device) -> R,
-    ) -> Result<(R, ResidentAccount), Fault> {
+        body: impl FnOnce(&candle_core::Device) -> Result<R, Fault>,
+    ) -> Result<(R, ResidentAccount), LoadFailure> {
         let full =
             || Fault::Model { message: "no account is free: too many models have left memory behind".to_owned() };
         let account = ResidentAccount::open(model).ok_or_else(full)?;
         let scope = account.enter();
         let result = body(&self.tensors);
         drop(scope);
-        Ok((result, account))
+        Ok((result?, account))
     }
 
     fn resident(&self, account: &ResidentAccount) -> Resident {

@@ -5,9 +5,9 @@ use std::mem;
 use super::card::Card;
 use super::context::Tensors;
 use super::interpose::Scope;
-use crate::device::pools::{Cause, OutOfMemory, PoolDriver, Slot};
+use crate::device::pools::{Cause, Mode, OutOfMemory, PoolDriver, Slot};
 use crate::device::trace::Recording;
-use crate::device::{Hardware, Need, Patience, Resident, Shortfall, StepUse};
+use crate::device::{Hardware, LoadFailure, Need, Patience, Resident, Shortfall, StepUse};
 use crate::memory::Readings;
 use crate::model::Fault;
 use crate::units::{Bytes, ModelId};
@@ -89,6 +89,18 @@ impl Cuda {
         // The driver may refuse what is free: in pieces, or on purpose.
         Shortfall { needed, available: available.min(needed.saturating_sub(Bytes::new(1))) }
     }
+
+    /// The same for a load, of which nothing is left any more. It came to `reached` and would have gone on.
+    fn load_shortfall(&self, reached: Bytes, cause: Cause, ceiling: Bytes) -> LoadFailure {
+        let (needed, available) = match cause {
+            Cause::Ceiling => (reached, ceiling),
+            // One without a lease has not said what it needs.
+            Cause::Driver if ceiling == Bytes::MAX => (reached, self.available().unwrap_or(reached)),
+            Cause::Driver => (reached.max(ceiling), self.available().unwrap_or(reached)),
+        };
+        let available = available.min(needed.saturating_sub(Bytes::new(1)));
+        LoadFailure::OutOfMemory(Shortfall { needed, available })
+    }
 }
 
 impl Hardware for Cuda {
@@ -106,27 +118,38 @@ impl Hardware for Cuda {
         &mut self,
         model: ModelId,
         ceiling: Bytes,
-        body: impl FnOnce(&candle_core::Device) -> R,
-    ) -> Result<(R, CudaAccount), Fault> {
+        body: impl FnOnce(&candle_core::Device) -> Result<R, Fault>,
+    ) -> Result<(R, CudaAccount), LoadFailure> {
         let allocator = self.card.allocator();
         let weights = allocator.open_model(model);
-        allocator.set_ceiling(weights, ceiling);
+        // Single allocations are rounded up so far, each, that the bytes of the tensors do not say what they take.
+        if allocator.mode() != Mode::Plain {
+            allocator.set_ceiling(weights, ceiling);
+        }
         let mut account = CudaAccount { card: self.card, weights, closed: false };
         let loaded = {
             let _scope = Scope::enter(weights);
             body(self.tensors.device())
         };
         let healthy = self.after_failure();
-        if let Some(record) = allocator.take_shortfall(weights) {
-            drop(loaded);
-            account.close();
-            healthy?;
-            return Err(Fault::Model { message: format!("out of memory while loading: {record}") });
-        }
-        if let Err(fault) = healthy {
-            drop(loaded);
-            return Err(fault);
-        }
+        // Whatever the body made of it: an error, a panic, or a model that was made of memory that was never there.
+        let record = allocator.take_shortfall(weights);
+        let loaded = match (healthy, record, loaded) {
+            (Ok(()), None, Ok(loaded)) => loaded,
+            (healthy, record, loaded) => {
+                let fault = loaded.map(drop).err();
+                account.close();
+                healthy?;
+                return Err(match (record, fault) {
+                    (Some(record), _) => self.load_shortfall(record.held + record.requested, record.cause, ceiling),
+                    (None, Some(fault)) if ceiling < Bytes::MAX && is_exhaustion(&fault) => {
+                        self.load_shortfall(Bytes::ZERO, Cause::Driver, ceiling)
+                    }
+                    (None, Some(fault)) => fault.into(),
+                    (None, None) => unreachable!("healthy, without a record and without a fault it is loaded"),
+                });
+            }
+        };
         allocator.settle_model(weights);
         self.cold = WARM_AFTER;
         self.card.settle_fixed();

@@ -52,10 +52,11 @@ fn a_load_that_fails_leaves_nothing_and_is_told() {
     let model = ModelId::new(810_005);
     let errs = |_: &candle_core::Device| Err("the file is cut short".into());
     let panics = |_: &candle_core::Device| panic!("a shape is wrong");
-    let check = |loader: Box<dyn Loader>, text: &str| match bench.send(Order::Load { model, ceiling: Bytes::MAX, loader }) {
-        Report::Loaded { result: Err(fault), .. } => assert!(fault.to_string().contains(text), "{fault}"),
-        other => panic!("not refused: {other:?}"),
-    };
+    let check =
+        |loader: Box<dyn Loader>, text: &str| match bench.send(Order::Load { model, ceiling: Bytes::MAX, loader }) {
+            Report::Loaded { result: Err(fault), .. } => assert!(fault.to_string().contains(text), "{fault}"),
+            other => panic!("not refused: {other:?}"),
+        };
     check(Box::new(errs), "the file is cut short");
     check(Box::new(panics), "a shape is wrong");
     bench.load(model, settings());
@@ -79,4 +80,26 @@ fn orders_before_a_stop_are_answered_and_none_after_it() {
         assert!(Instant::now() < end, "the thread has not ended");
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn a_load_that_runs_out_of_memory_says_how_much_it_lacks_and_may_come_again() {
+    let bench = Bench::new();
+    let model = ModelId::new(810_009);
+    let send = || {
+        let loader = move |device: &candle_core::Device| {
+            Ok(Box::new(DrillModel::new(settings(), device)?) as Box<dyn crate::model::Model>)
+        };
+        match bench.send(Order::Load { model, ceiling: Bytes::mib(9), loader: Box::new(loader) }) {
+            Report::Loaded { result, .. } => result,
+            other => panic!("a load was answered with {other:?}"),
+        }
+    };
+    let room = Bytes::mib(5);
+    bench.room.store(room.get(), std::sync::atomic::Ordering::Relaxed);
+    let failure = send().unwrap_err();
+    assert_eq!(failure, LoadFailure::OutOfMemory(Shortfall { needed: Bytes::mib(9), available: room }));
+    assert_eq!(failure.to_string(), "out of memory while loading: 9.00 MiB are needed and 5.00 MiB can be had");
+    bench.room.store(u64::MAX, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(send().unwrap().resident, Bytes::mib(8));
 }

@@ -137,3 +137,102 @@ fn a_load_needs_its_transient_bytes_as_well() {
     let mut world = World::ready(Setup { budget, ..Setup::of([pinned, on_demand("b")]) });
     assert!(matches!(load(&mut world, B).answer(), Err(Failure::Rejected(Rejection::DoesNotFit { .. }))));
 }
+
+/// A device on which so many loads find less than there was when they were planned: a neighbour was faster.
+fn short_loads(world: &World, loads: u32) {
+    world.machine().load_room = Some((Bytes::kib(700), loads));
+}
+
+/// Lets the device work, also on what is tried again later.
+fn rest_for_long(world: &mut World) {
+    for _ in 0..5 {
+        world.rest();
+        world.advance(Micros::secs(2));
+    }
+}
+
+#[test]
+fn a_load_that_runs_out_of_memory_is_tried_again() {
+    let mut world = World::ready(Setup::of([model("a"), on_demand("b")]));
+    short_loads(&world, 2);
+    let request = world.submit(B, &[4]);
+    world.rest();
+    let status = |world: &World| world.core.shared.board.lock(B).clone();
+    assert_eq!(status(&world).state, ModelState::Loading);
+    let reason = status(&world).reason.expect("it says why it takes so long");
+    assert!(reason.contains("out of memory") && reason.contains("700 KiB"), "{reason}");
+    assert_eq!(world.machine().loads, [A, B], "not at once");
+    let served = world.submit(A, &[4]);
+    world.rest();
+    world.assert_success(served);
+    rest_for_long(&mut world);
+    world.assert_success(request);
+    assert_eq!(world.machine().loads, [A, B, B, B]);
+    assert_eq!(status(&world).reason, None);
+}
+
+#[test]
+fn a_load_that_keeps_running_out_of_memory_is_refused_with_the_numbers() {
+    let mut world = World::ready(Setup::of([model("a"), on_demand("b")]));
+    short_loads(&world, u32::MAX);
+    let mut call = load(&mut world, B);
+    let request = world.submit(B, &[4]);
+    rest_for_long(&mut world);
+    let Err(Failure::Rejected(Rejection::DoesNotFit { needed, available, .. })) = call.answer() else {
+        panic!("there is no room, however often it is tried")
+    };
+    assert_eq!((needed, available), (weights() + transient(), Bytes::kib(700)));
+    assert!(matches!(world.rejection(request), Rejection::DoesNotFit { .. }));
+    assert_eq!((world.state(B), world.machine().loads.len()), (ModelState::NotLoaded, 4));
+    // It is not broken: it comes when there is room.
+    world.machine().load_room = None;
+    let mut again = load(&mut world, B);
+    world.rest();
+    assert_eq!(again.answer(), Ok(()));
+}
+
+#[test]
+fn a_load_that_ran_out_of_memory_is_not_tried_beyond_the_load_timeout() {
+    let mut world = World::ready(Setup { load_timeout: Micros::secs(1), ..Setup::of([model("a"), on_demand("b")]) });
+    short_loads(&world, u32::MAX);
+    let mut call = load(&mut world, B);
+    rest_for_long(&mut world);
+    assert!(matches!(call.answer(), Err(Failure::Rejected(Rejection::DoesNotFit { .. }))));
+    assert_eq!(world.machine().loads, [A, B]);
+}
+
+#[test]
+fn a_model_that_is_unloaded_while_its_load_runs_out_of_memory_is_gone() {
+    let mut world = World::ready(Setup::of([model("a"), on_demand("b")]));
+    short_loads(&world, u32::MAX);
+    let mut call = load(&mut world, B);
+    let mut unload = world.ask(|reply| Message::Unload { model: B, reply });
+    rest_for_long(&mut world);
+    assert!(call.answer().is_err());
+    assert_eq!(unload.answer().map(|gone| gone.released), Ok(Bytes::ZERO));
+    assert_eq!((world.state(B), world.machine().loads.len()), (ModelState::NotLoaded, 2));
+}
+
+#[test]
+fn a_load_that_waits_for_memory_can_be_unloaded() {
+    let mut world = World::ready(Setup::of([model("a"), on_demand("b")]));
+    short_loads(&world, u32::MAX);
+    let mut call = load(&mut world, B);
+    world.rest();
+    let unload = world.ask(|reply| Message::Unload { model: B, reply }).answer();
+    assert_eq!(unload.map(|gone| gone.released), Ok(Bytes::ZERO));
+    assert_eq!(call.answer(), Err(Failure::Rejected(Rejection::NotLoaded)));
+    rest_for_long(&mut world);
+    assert_eq!((world.state(B), world.machine().loads.len()), (ModelState::NotLoaded, 2));
+}
+
+#[test]
+fn a_load_that_needs_more_than_announced_gets_more_the_next_time() {
+    let mut world = World::ready(Setup::of([model("a"), on_demand("b")]));
+    let more = weights() + transient() + Bytes::kib(64);
+    world.machine().tenants.get_mut(&B).expect("it is one of two").resident = more;
+    let mut call = load(&mut world, B);
+    rest_for_long(&mut world);
+    assert_eq!(call.answer(), Ok(()));
+    assert_eq!((world.core.shared.board.lock(B).resident, world.machine().loads.len()), (more, 3));
+}

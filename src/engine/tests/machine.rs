@@ -8,7 +8,8 @@ use crate::device::profile_store::ProfileFacts;
 use crate::device::statistics::{DeviceSnapshot, Use, WorkspaceUse};
 use crate::device::trace::Recording;
 use crate::device::{
-    Device, Executor, Loaded, Order, Ran, Released, Report, RowFailure, Run, RunPurpose, Shortfall, Stopped,
+    Device, Executor, LoadFailure, Loaded, Order, Ran, Released, Report, RowFailure, Run, RunPurpose, Shortfall,
+    Stopped,
 };
 use crate::memory::{Axes, Observed, Outcome, Reading, Rungs, Slack, Terms};
 use crate::model::{Batch, DeviceForm, Fault};
@@ -52,6 +53,8 @@ pub(super) struct Machine {
     pub(super) trims: usize,
     pub(super) misfortune: Option<Misfortune>,
     pub(super) load_fault: Option<Fault>,
+    /// Bytes that a load can have, whatever the reading says; by how many loads that is noticed.
+    pub(super) load_room: Option<(Bytes, u32)>,
     /// Time that a load takes.
     pub(super) load_time: Micros,
     /// Time that a step takes beside what its tokens take.
@@ -81,6 +84,7 @@ impl Machine {
             trims: 0,
             misfortune: None,
             load_fault: None,
+            load_room: None,
             load_time: Micros::millis(100),
             step_time: Micros::new(200),
             token_bytes: Bytes::kib(4),
@@ -105,12 +109,13 @@ impl Machine {
     /// How long an order takes, and what is reported then.
     pub(super) fn carry_out(&mut self, order: Order) -> (Micros, Vec<Report>) {
         match order {
-            Order::Load { model, .. } => {
+            Order::Load { model, ceiling, .. } => {
                 assert!(!self.held.contains_key(&model), "{model} is loaded twice");
                 self.loads.push(model);
-                let result = match self.load_fault.take() {
-                    Some(fault) => Err(fault),
-                    None => {
+                let result = match (self.load_fault.take(), self.short(model, ceiling)) {
+                    (Some(fault), _) => Err(fault.into()),
+                    (None, Some(shortfall)) => Err(LoadFailure::OutOfMemory(shortfall)),
+                    (None, None) => {
                         let Tenant { resident, axes } = self.tenants[&model].clone();
                         self.held.insert(model, resident);
                         Ok(Loaded { resident, peak: resident, time: self.load_time, axes })
@@ -128,6 +133,17 @@ impl Machine {
             }
             Order::Stop => unreachable!("it ends with the device"),
         }
+    }
+
+    /// What a load lacks: of its lease, or of what there is.
+    fn short(&mut self, model: ModelId, ceiling: Bytes) -> Option<Shortfall> {
+        let needed = self.tenants[&model].resident;
+        if needed > ceiling {
+            return Some(Shortfall { needed: ceiling + Bytes::new(1), available: ceiling });
+        }
+        let (room, loads) = self.load_room.as_mut().filter(|(_, loads)| *loads > 0)?;
+        *loads -= 1;
+        Some(Shortfall { needed: ceiling, available: *room })
     }
 
     fn release(&mut self, model: ModelId) -> Released {

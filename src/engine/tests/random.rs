@@ -69,7 +69,8 @@ fn act(world: &mut World, random: &mut SmallRng, calls: &mut Calls) {
             let _ = world.ask(|reply| Message::SetBudget { model, budget, expected_revision: None, reply }).answer();
         }
         89..95 => world.machine().misfortune = Some(misfortune(random)),
-        95..97 => world.machine().load_fault = Some(Fault::Model { message: "told to".to_owned() }),
+        95 => world.machine().load_fault = Some(Fault::Model { message: "told to".to_owned() }),
+        96 => world.machine().load_room = Some((Bytes::kib(1), random.random_range(1..4))),
         97..99 => {
             let most = world.machine().total.get();
             world.machine().neighbour = Bytes::new(random.random_range(0..most));
@@ -103,7 +104,8 @@ fn settle(world: &mut World) {
     for _ in 0..100 {
         world.rest();
         world.advance(Micros::secs(1));
-        if world.open_requests().is_empty() && world.machine().errands() == 0 {
+        let at_rest = world.machine().errands() == 0 && !world.core.loads_wait();
+        if at_rest && world.open_requests().is_empty() {
             return;
         }
     }
