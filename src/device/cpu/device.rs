@@ -1,6 +1,5 @@
 //! The CPU device as the engine sees it.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -10,7 +9,7 @@ use super::hardware::Cpu;
 use super::readings::{SystemMemory, SystemReadings};
 use super::threads::compute_threads;
 use crate::device::profile_store::ProfileFacts;
-use crate::device::statistics::{DeviceSnapshot, ModelUse, Statistics, Use, WorkspaceUse};
+use crate::device::statistics::{DeviceSnapshot, Statistics, Use, WorkspaceUse};
 use crate::device::{Device, DeviceThread, Executor, Kind, Order, Report, Stopped};
 use crate::memory::{Reading, Readings, Slack, Terms};
 use crate::model::DeviceForm;
@@ -75,12 +74,7 @@ impl CpuDevice {
     pub fn snapshot(&self) -> io::Result<DeviceSnapshot> {
         let reading = self.reading(Timestamp::START)?;
         let cache = cache_balance();
-        let mut models: BTreeMap<ModelId, ModelUse> = self
-            .statistics
-            .counters()
-            .into_iter()
-            .map(|(model, counters)| (model, ModelUse { counters, ..ModelUse::default() }))
-            .collect();
+        let mut models = self.statistics.models();
         let mut library = Use::default();
         for charged in accounts() {
             // Accounts of models that this device never had are another device's, in tests.

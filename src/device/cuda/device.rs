@@ -1,6 +1,5 @@
 //! A GPU as the engine sees it.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::time::Instant;
 
@@ -12,11 +11,11 @@ use super::watch::Watch;
 use crate::device::cpu::allocator;
 use crate::device::pools::DriverError;
 use crate::device::profile_store::ProfileFacts;
-use crate::device::statistics::{CardUse, DeviceSnapshot, ModelUse, Statistics, Use, WorkspaceUse};
+use crate::device::statistics::{CardUse, DeviceSnapshot, Statistics, Use, WorkspaceUse};
 use crate::device::{Device, DeviceThread, Executor, Kind, Order, Patience, Report, Stopped};
 use crate::memory::{Reading, Readings, Slack, Terms};
 use crate::model::DeviceForm;
-use crate::units::{Bytes, ModelId, Timestamp};
+use crate::units::{Bytes, Timestamp};
 
 /// A GPU, with its thread running. Dropping it unloads every model and joins the thread.
 pub struct CudaDevice {
@@ -111,12 +110,7 @@ impl Device for CudaDevice {
         let allocator = self.card.allocator();
         let workspace = allocator.workspace();
         let pools = allocator.snapshot();
-        let mut models: BTreeMap<ModelId, ModelUse> = self
-            .statistics
-            .counters()
-            .into_iter()
-            .map(|(model, counters)| (model, ModelUse { counters, ..ModelUse::default() }))
-            .collect();
+        let mut models = self.statistics.models();
         let mut library = Use::default();
         for line in &pools.owners {
             let held = Use { live_bytes: line.live.get(), peak_bytes: line.peak.get(), blocks: line.blocks };

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::events::{Event, PastEvent, Ring};
+use super::snapshot::ModelUse;
 use crate::device::{Ran, Released, Resident, RowFailure, StepUse};
 use crate::memory::{Outcome, Rungs};
 use crate::units::{Bytes, Micros, ModelId};
@@ -66,6 +67,12 @@ impl Statistics {
     /// The counters of every model that was ever here.
     pub fn counters(&self) -> BTreeMap<ModelId, Counters> {
         self.lock().models.clone()
+    }
+
+    /// The same, with room for what each of them holds.
+    pub(in crate::device) fn models(&self) -> BTreeMap<ModelId, ModelUse> {
+        let model = |(model, counters)| (model, ModelUse { counters, ..ModelUse::default() });
+        self.counters().into_iter().map(model).collect()
     }
 
     /// The recent events, the oldest first.
