@@ -36,7 +36,6 @@ fn losing(
 async fn a_lost_device_answers_every_call_and_ends_the_server_with_its_own_code() {
     let lost = Arc::new(AtomicBool::new(false));
     let server = TestServer::on(&[SMALL], SettingFlags::default(), losing(lost.clone())).await;
-    server.until_measured("small").await;
     let mut calls = JoinSet::new();
     for index in 0..10 {
         let rows = (0..50).map(|at| row(index * 50 + at, 60)).collect();

@@ -18,6 +18,7 @@ mod arm;
 mod verdict;
 mod comparison;
 mod report;
+mod render;
 mod plot;
 
 use std::process::ExitCode;
