@@ -277,9 +277,10 @@ class Card(Watch):
     """What the card has given out since this process has had its context: all of it to the server, on a card of its own."""
 
     def allowed(self, budget, _, metrics):
-        fixed = [value for series, value in metrics.items() if series.startswith("plimsoll_device_part_bytes") and 'part="fixed"' in series]
-        print(f"fixed, as the server says: {sum(fixed) / MIB:.1f} MiB")
-        return budget + sum(fixed)
+        parts = {part.group(1): value for series, value in metrics.items()
+                 if series.startswith("plimsoll_device_") and (part := re.search(r'part="(\w+)"', series))}
+        print("parts, as the server says: " + ", ".join(f"{part} {value / MIB:.1f}" for part, value in parts.items() if part != "free"))
+        return budget + parts["fixed"]
 
     def __init__(self):
         self.driver = ctypes.CDLL("libcuda.so.1")
@@ -323,6 +324,8 @@ def load(server, folder, names):
         sys.exit("a bench ended before the window did")
     window = {series: value - before.get(series, 0) for series, value in after.items()}
     reports = []
+    for process, *_ in running:
+        process.send_signal(signal.SIGINT)
     for process, report, log in running:
         if process.wait() != 0:
             sys.exit(f"a bench ended with {process.returncode}: {open(log).read()}")

@@ -129,11 +129,42 @@ impl Target {
 
     /// Sends a load and judges it.
     pub(super) async fn load(&self, schedule: Schedule, bar: Bar, what: &'static str) -> Recorder {
+        self.judge(schedule, bar, what, Instant::now(), Arc::default()).await
+    }
+
+    /// The same; an interrupt (Ctrl-C) ends it before its time, and what there is until then is judged.
+    pub(super) async fn load_until_interrupt(&self, schedule: Schedule, bar: Bar, what: &'static str) -> Recorder {
+        let (started, control) = (Instant::now(), Arc::new(Control::default()));
+        let interrupt = tokio::spawn({
+            let control = control.clone();
+            async move {
+                // Without a way to hear of interrupts, the load lasts as long as it was meant to.
+                tokio::signal::ctrl_c().await.ok()?;
+                control.stop();
+                Some(started.elapsed())
+            }
+        });
+        let mut recorder = self.judge(schedule, bar, what, started, control).await;
+        interrupt.abort();
+        if let Ok(Some(at)) = interrupt.await {
+            recorder.end_window(at);
+        }
+        recorder
+    }
+
+    async fn judge(
+        &self,
+        schedule: Schedule,
+        bar: Bar,
+        what: &'static str,
+        started: Instant,
+        control: Arc<Control>,
+    ) -> Recorder {
         let total = schedule.warmup + schedule.length;
         let models = self.workload.models().cloned().collect();
         let mut recorder = Recorder::new(models, schedule.warmup..total, bar);
         let progress = progress_bar(what, total);
-        self.observe(schedule, Instant::now(), Arc::default(), |sample| {
+        self.observe(schedule, started, control, |sample| {
             recorder.record(&sample);
             let tally = recorder.tallies().iter();
             let (calls, failed) = tally.fold((0, 0), |sum, tally| (sum.0 + tally.calls, sum.1 + tally.failed));

@@ -272,6 +272,11 @@ impl Recorder {
         &self.steps
     }
 
+    /// Ends the window at this time of the load, if it would have gone on: nothing was sent afterwards.
+    pub(super) fn end_window(&mut self, at: Duration) {
+        self.window.end = self.window.end.min(at).max(self.window.start);
+    }
+
     /// Seconds in which calls were judged.
     pub(super) fn window_seconds(&self) -> f64 {
         (self.window.end - self.window.start).as_secs_f64()
@@ -354,6 +359,16 @@ mod tests {
     }
 
     /// Goal: warm-up is left out, and a call is judged by when it was due. Method: one call on each side of each edge.
+    #[test]
+    fn a_window_ends_with_a_load_that_ends_before_it() {
+        let ended = |at| {
+            let mut recorder = recorder(None);
+            recorder.end_window(Duration::from_millis(at));
+            recorder.window_seconds()
+        };
+        assert_eq!([ended(500), ended(1_500), ended(9_000)], [0.0, 0.5, 2.0]);
+    }
+
     #[test]
     fn the_window_decides_what_counts() {
         let mut recorder = recorder(None);

@@ -55,7 +55,7 @@ pub(super) async fn measure(args: &RunArgs) -> anyhow::Result<Report> {
     let late_after = bar.late_after;
     let pacing = pacing(args, undisturbed);
     let schedule = Schedule { pacing, warmup: args.warmup, length: args.duration, first_call: 0 };
-    let recorder = target.load(schedule, bar, "load").await;
+    let recorder = target.load_until_interrupt(schedule, bar, "load").await;
     let (total, models) = parts(&recorder, recorder.window_seconds());
     Ok(Report {
         schema: 1,
