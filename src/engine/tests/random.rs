@@ -105,7 +105,9 @@ fn settle(world: &mut World) {
         world.rest();
         world.advance(Micros::secs(1));
         let at_rest = world.machine().errands() == 0 && !world.core.loads_wait();
-        if at_rest && world.open_requests().is_empty() {
+        // A model that is there and lacks the room to be measured is waited for as long as loads are.
+        let nobody_waits = world.core.models.iter().all(|life| life.load_waiters.is_empty());
+        if at_rest && nobody_waits && world.open_requests().is_empty() {
             return;
         }
     }

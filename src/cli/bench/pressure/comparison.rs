@@ -11,7 +11,7 @@ use crate::cli::bench::table::Table;
 pub(super) struct Comparison {
     /// Each squeeze, in their order.
     pub(super) squeezes: Vec<Stretch>,
-    /// All of the script. A fixed batch counts here only if none of its calls failed from the first to the last.
+    /// All of the script, as far as calls could be sent. A fixed batch counts here only if none of its calls failed from the first to the last.
     pub(super) whole: Stretch,
 }
 
@@ -66,7 +66,7 @@ impl Comparison {
         Comparison {
             squeezes: shipped.verdict.squeezes.iter().enumerate().map(squeeze).collect(),
             whole: Stretch {
-                from_s: shipped.timeline.begin_s,
+                from_s: 0.0,
                 until_s: shipped.timeline.end_s,
                 good_rows_per_s: good,
                 fixed: best(good, clean.map(|arm| (arm.arm.clone(), arm.total.good.rows))),
