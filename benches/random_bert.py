@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes BERT models of the usual sizes with random weights: enough to measure time and memory, with nothing to fetch.
 
-usage: random_bert.py FOLDER NAME=SIZE[:DTYPE] ...          SIZE: base, large, minilm; DTYPE: of model.toml, default f16
+usage: random_bert.py FOLDER NAME=SIZE[:DTYPE] ...          SIZE: base, large, minilm; DTYPE: as in model.toml, default f16
 
 Each FOLDER/NAME gets model.toml, config.json, model.safetensors (f16) and a tokenizer, that of models/tiny-embed: its
 vocabulary of 8,192 pieces is a part of the model's 30,522. Weights are normal with deviation 0.02, as BERT starts out.

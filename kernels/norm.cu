@@ -5,6 +5,9 @@
 //   bias      (width), of the layer that made x; may be null.
 //   weight, offset  (width), of the norm; offset may be null.
 //
+// `add_norm_i8_*_N` and `add_norm_f8_*_N` write the codes (rows, width) and the scales (rows) of `out` too, as
+// quantize.cu does: what multiplies them next need not have it read again.
+//
 // `add_norm_*_N` takes widths up to N, multiples of 8; the smallest N that fits is the fastest.
 // Launch: 128 threads. Up to 1024 a row is one warp's: grid (rows / 4, rounded up). Above it is a block's: grid (rows).
 //
@@ -13,12 +16,12 @@
 // flight; what is wider is cut so that no lane has more than 64 values in registers.
 // Statistics are f32, of the unrounded sum.
 
-#include "row.cuh"
+#include "codes.cuh"
 
-template <typename T, int WARPS, int VECTORS>
-__device__ __forceinline__ void add_norm(T* out, T* sum, const T* x, const T* residual, const T* __restrict__ bias,
-                                         const T* __restrict__ weight, const T* __restrict__ offset, int rows,
-                                         int width, float epsilon) {
+template <typename Form, typename T, int WARPS, int VECTORS>
+__device__ __forceinline__ void add_norm(T* out, T* sum, uint8_t* codes, float* scales, const T* x, const T* residual,
+                                         const T* __restrict__ bias, const T* __restrict__ weight,
+                                         const T* __restrict__ offset, int rows, int width, float epsilon) {
     using Row = Row<WARPS, VECTORS>;
     const int index = Row::index();
     if (index >= rows) return;
@@ -34,13 +37,15 @@ __device__ __forceinline__ void add_norm(T* out, T* sum, const T* x, const T* re
     if (sum != nullptr) row.write(sum + start, width);
     row.normalize(weight, offset, width, epsilon);
     row.write(out + start, width);
+    write_codes_of<Form, T>(row, codes + start, scales + index, width);
 }
 
 #define ADD_NORM(NAME, T, WARPS, VECTORS)                                                                           \
     extern "C" __global__ void __launch_bounds__(128)                                                               \
         NAME(T* out, T* sum, const T* x, const T* residual, const T* bias, const T* weight, const T* offset,        \
              int rows, int width, float epsilon) {                                                                  \
-        add_norm<T, WARPS, VECTORS>(out, sum, x, residual, bias, weight, offset, rows, width, epsilon);             \
+        add_norm<Uncoded, T, WARPS, VECTORS>(out, sum, nullptr, nullptr, x, residual, bias, weight, offset, rows,   \
+                                             width, epsilon);                                                       \
     }
 
 #define ADD_NORM_OF(TYPE)                        \
@@ -54,3 +59,25 @@ __device__ __forceinline__ void add_norm(T* out, T* sum, const T* x, const T* re
 
 ADD_NORM_OF(f16)
 ADD_NORM_OF(bf16)
+
+#define ADD_NORM_CODED(NAME, FORM, T, WARPS, VECTORS)                                                               \
+    extern "C" __global__ void __launch_bounds__(128)                                                               \
+        NAME(T* out, T* sum, uint8_t* codes, float* scales, const T* x, const T* residual, const T* bias,           \
+             const T* weight, const T* offset, int rows, int width, float epsilon) {                                \
+        add_norm<FORM, T, WARPS, VECTORS>(out, sum, codes, scales, x, residual, bias, weight, offset, rows, width,  \
+                                          epsilon);                                                                 \
+    }
+
+#define ADD_NORM_CODED_OF(NAME, FORM, TYPE)                         \
+    ADD_NORM_CODED(add_norm_##NAME##_##TYPE##_256, FORM, TYPE, 1, 1)  \
+    ADD_NORM_CODED(add_norm_##NAME##_##TYPE##_512, FORM, TYPE, 1, 2)  \
+    ADD_NORM_CODED(add_norm_##NAME##_##TYPE##_768, FORM, TYPE, 1, 3)  \
+    ADD_NORM_CODED(add_norm_##NAME##_##TYPE##_1024, FORM, TYPE, 1, 4) \
+    ADD_NORM_CODED(add_norm_##NAME##_##TYPE##_2048, FORM, TYPE, 4, 2) \
+    ADD_NORM_CODED(add_norm_##NAME##_##TYPE##_4096, FORM, TYPE, 4, 4) \
+    ADD_NORM_CODED(add_norm_##NAME##_##TYPE##_8192, FORM, TYPE, 4, 8)
+
+ADD_NORM_CODED_OF(i8, Int8, f16)
+ADD_NORM_CODED_OF(i8, Int8, bf16)
+ADD_NORM_CODED_OF(f8, Float8, f16)
+ADD_NORM_CODED_OF(f8, Float8, bf16)

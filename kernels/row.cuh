@@ -73,6 +73,20 @@ struct Row {
         each(width, [&](float(&values)[VECTOR], int column) { store(row + column, values); });
     }
 
+    // Rounds the values as `write` does: what follows is computed of what was written.
+    template <typename T>
+    __device__ __forceinline__ void round() {
+#pragma unroll
+        for (int i = 0; i < VECTORS; ++i) {
+#pragma unroll
+            for (int j = 0; j < VECTOR; j += 2) {
+                const float2 pair = unpack(Pair<T>::pack(values[i][j], values[i][j + 1]));
+                values[i][j] = pair.x;
+                values[i][j + 1] = pair.y;
+            }
+        }
+    }
+
     // The combination of one value from each lane of the row, for all of them. To be called by the whole block where
     // the row is on several warps.
     template <typename Combine>

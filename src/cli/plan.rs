@@ -52,7 +52,12 @@ pub fn run(args: PlanArgs) -> anyhow::Result<ExitCode> {
     let mut names = Vec::new();
     let mut lines = Vec::new();
     for Offer { name, model, .. } in server::offers(repository, &Cache::new(&config, &environment)) {
-        let (model, blueprint) = match model {
+        let suited = model.and_then(|(model, blueprint)| {
+            let blueprint = blueprint.for_device(device.form());
+            blueprint.check_form().map_err(|error| error.to_string())?;
+            Ok((model, blueprint))
+        });
+        let (model, blueprint) = match suited {
             Ok(found) => found,
             Err(reason) => {
                 eprintln!("{name} is left out: {reason}");
@@ -60,7 +65,6 @@ pub fn run(args: PlanArgs) -> anyhow::Result<ExitCode> {
             }
         };
         if args.all || model.load == LoadPolicy::Startup {
-            let blueprint = blueprint.for_device(device.form());
             let profile = kept_profile(&store, &*device, &blueprint);
             lines.push(fit_line(ModelId::new(names.len() as u32), &blueprint, profile.as_ref(), None));
             names.push(name);

@@ -59,8 +59,14 @@ choice!(
         F16 = "f16",
         /// 2 bytes a weight.
         Bf16 = "bf16",
-        /// Blocks of 32 signed bytes with a f16 scale (Q8_0): 34 bytes for 32 weights.
+        /// Blocks of 32 signed bytes with a f16 scale: 34 bytes for 32 weights, which are decoded as they are used.
+        Q8 = "q8_0",
+        /// On a GPU a signed byte a weight and a f32 scale for each output: layers multiply activations in int8, quantized
+        /// token by token, on int8 tensor cores; tables and heads are f16. Where there are no kernels for that (a CPU,
+        /// unusual widths), the same as `q8_0`.
         Int8 = "int8",
+        /// The same in fp8 (e4m3), on a GPU of compute capability 8.9 or later and nowhere else.
+        Fp8 = "fp8",
     }
 );
 

@@ -104,7 +104,7 @@ impl ModelConfig {
             task: None,
             source,
             sha256: BTreeMap::new(),
-            // What the reference values of a model were computed in; f16 and int8 are chosen, not assumed.
+            // What the reference values of a model were computed in; narrower forms are chosen, not assumed.
             dtype: Dtype::F32,
             length_max: None,
             pooling: None,

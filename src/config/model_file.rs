@@ -348,7 +348,8 @@ models/m/model.toml:5:1: [source] says several things: write exactly one of embe
 
     #[test]
     fn values_are_checked() {
-        check("dtype = \"fp8\"", "1:9: dtype: 'fp8' is not allowed: write \"f32\", \"f16\", \"bf16\" or \"int8\"");
+        let dtypes = "write \"f32\", \"f16\", \"bf16\", \"q8_0\", \"int8\" or \"fp8\"";
+        check("dtype = \"fp4\"", &format!("1:9: dtype: 'fp4' is not allowed: {dtypes}"));
         check("dtype = 16", "dtype: the number 16 is not allowed");
         check("length_max = 0", "a whole number from 1");
         check("length_max = 99999999999", "'99999999999' is not allowed");
@@ -405,6 +406,6 @@ models/m/model.toml:5:1: [source] says several things: write exactly one of embe
     fn a_broken_file_is_still_asked_whether_it_is_required() {
         assert!(says_required("required = true\ndtype = = 3"));
         assert!(!says_required("required = \"yes\""));
-        assert!(!says_required("dtype = \"fp8\""));
+        assert!(!says_required("dtype = \"fp4\""));
     }
 }

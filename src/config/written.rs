@@ -254,7 +254,7 @@ mod tests {
         refused::<u32>("0", "from 1");
         refused::<f64>("0", "above 0");
         refused::<f64>("inf", "above 0");
-        refused::<Dtype>("fp8", "\"f32\", \"f16\", \"bf16\" or \"int8\"");
+        refused::<Dtype>("fp4", "\"f32\", \"f16\", \"bf16\", \"q8_0\", \"int8\" or \"fp8\"");
         refused::<PathBuf>("", "a path");
     }
 }

@@ -180,7 +180,11 @@ pub(super) fn assemble(
     opening.ledger.set_trim_policy(settings.trim);
     let form = device.form();
     for offer in offers {
-        let model = offer.model.map(|(config, blueprint)| (config, blueprint.for_device(form)));
+        let model = offer.model.and_then(|(config, blueprint)| {
+            let blueprint = blueprint.for_device(form);
+            blueprint.check_form().map_err(|error| error.to_string())?;
+            Ok((config, blueprint))
+        });
         opening.register(&settings, books.available(), Offer { model, ..offer })?;
     }
     let Opening { registry, scheduler, ledger, statuses, lives } = opening;

@@ -17,6 +17,8 @@ use super::weights::{Reader, Weights};
 use super::{Batch, Model, Output};
 use crate::config::{Dtype, ModelConfig, Pooling, Task};
 use crate::memory::{Axes, Axis, Shape, ShapeKind};
+#[cfg(feature = "cuda")]
+use crate::ops::card;
 use crate::ops::framework;
 use crate::tokenize::TextEncoder;
 use crate::units::Bytes;
@@ -24,6 +26,9 @@ use crate::units::Bytes;
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 /// Piece tables of 250,000 words are about 17 MB.
 const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
+/// Why a device may not take a model in fp8.
+const FP8_NEEDS: &str = "fp8 needs a GPU of compute capability 8.9 or later";
+
 /// A model that can be loaded, any number of times, on any device. Cheap to clone and to send.
 #[derive(Clone, Debug)]
 pub struct Blueprint {
@@ -78,8 +83,9 @@ impl Blueprint {
     }
 
     fn made_for(device: DeviceForm, inner: Arc<Inner>) -> Blueprint {
-        let EncoderConfig { width, heads, .. } = inner.config;
-        let kernels = device.kernels(ModelForm { dtype: inner.card.dtype, width, head_size: width / heads });
+        let EncoderConfig { width, heads, inner_width, .. } = inner.config;
+        let form = ModelForm { dtype: inner.card.dtype, width, head_size: width / heads, inner: inner_width };
+        let kernels = device.kernels(form);
         Blueprint { inner, device, kernels, steps: kernels.steps() }
     }
 
@@ -110,6 +116,30 @@ impl Blueprint {
     /// The model's facts.
     pub fn card(&self) -> &Arc<ModelCard> {
         &self.inner.card
+    }
+
+    /// Whether the kind of device can run the model at all, as far as that is known before a load.
+    ///
+    /// # Errors
+    /// What of the configuration it cannot, and what to write instead.
+    pub fn check_form(&self) -> Result<(), ModelError> {
+        let card = &self.inner.card;
+        let reason = match (card.dtype, self.kernels, self.device) {
+            (Dtype::Fp8, Kernels::Fused, _) | (Dtype::Fp8, Kernels::Framework, DeviceForm::Cpu) => FP8_NEEDS,
+            (Dtype::Fp8, Kernels::Framework, DeviceForm::Cuda) => {
+                "fp8 needs heads of 32, 64, 96 or 128 values, hidden states of up to 8192 values and feed-forward blocks of \
+                 up to 16384, in multiples of 16"
+            }
+            _ => return Ok(()),
+        };
+        Err(self.unsuited(reason))
+    }
+
+    /// The dtype is not for this device.
+    fn unsuited(&self, reason: &str) -> ModelError {
+        let card = &self.inner.card;
+        let allowed = format!("int8, q8_0, bf16, f16 or f32: {reason}");
+        ModelError::invalid(format!("model '{}': dtype", card.name), card.dtype, allowed)
     }
 
     /// Bytes that it takes once loaded: exact for the tensors; what a device rounds up comes on top.
@@ -162,7 +192,7 @@ impl Blueprint {
     /// beyond 8 tokens, which is exact where rows or their length are 1. Between those two the switch lies inside a
     /// cell and is worth less than a prediction's granule: 9 tokens of 4,096 values take 0.3 MB more than 8.
     fn splits(&self) -> impl Iterator<Item = u32> {
-        let quantized = self.kernels == Kernels::Framework && self.inner.card.dtype == Dtype::Int8;
+        let quantized = self.kernels == Kernels::Framework && self.kernels.layers(self.inner.card.dtype) == Dtype::Q8;
         quantized.then_some(framework::QUANTIZED_SWITCH).into_iter()
     }
 
@@ -172,6 +202,7 @@ impl Blueprint {
     /// A [`ModelError`]; what was allocated by then is free again.
     pub fn load(&self, device: &Device) -> Result<Box<dyn Model>, ModelError> {
         let Inner { card, config, files, weights, sha256, .. } = &*self.inner;
+        self.check_form()?;
         self.check_device(device)?;
         for (file, digest) in sha256 {
             files.check_digest(file, digest)?;
@@ -193,6 +224,13 @@ impl Blueprint {
         if self.kernels == Kernels::Card && device.is_cpu() {
             let reason = format!("model '{}' was prepared for a GPU and is loaded on the CPU", card.name);
             return Err(ModelError::Device { reason });
+        }
+        #[cfg(feature = "cuda")]
+        if card.dtype == Dtype::Fp8 && self.kernels == Kernels::Card {
+            let (major, minor) = card::capability(device)?;
+            if (major, minor) < card::FP8_FROM {
+                return Err(self.unsuited(&format!("{FP8_NEEDS}, and this one has {major}.{minor}")));
+            }
         }
         let longest = self.tokens_indexed();
         if card.length_max > longest {

@@ -11,8 +11,8 @@ use crate::units::Bytes;
 pub enum DeviceForm {
     /// The host's processor: fused operations, rows laid end to end.
     Cpu,
-    /// A CUDA device: fused operations over rows laid end to end in f16 and bf16; in other dtypes the framework's
-    /// operations over rows padded to the longest.
+    /// A CUDA device: fused operations over rows laid end to end in f16, bf16, int8 and fp8; in other dtypes the
+    /// framework's operations over rows padded to the longest.
     Cuda,
 }
 
@@ -24,17 +24,23 @@ pub(crate) struct ModelForm {
     pub(crate) width: usize,
     /// Values of an attention head.
     pub(crate) head_size: usize,
+    /// Values between the two halves of a feed-forward block.
+    pub(crate) inner: usize,
 }
 
 impl DeviceForm {
     /// The operations that models run on.
     pub(crate) fn kernels(self, model: ModelForm) -> Kernels {
-        let ModelForm { dtype, width, head_size } = model;
+        let ModelForm { dtype, width, head_size, inner } = model;
+        let on_card = card::computes(width, head_size)
+            && match dtype {
+                Dtype::F16 | Dtype::Bf16 => true,
+                Dtype::Int8 | Dtype::Fp8 => card::computes_eight_bit(width, inner),
+                Dtype::F32 | Dtype::Q8 => false,
+            };
         match self {
             DeviceForm::Cpu => Kernels::Fused,
-            DeviceForm::Cuda if matches!(dtype, Dtype::F16 | Dtype::Bf16) && card::computes(width, head_size) => {
-                Kernels::Card
-            }
+            DeviceForm::Cuda if on_card => Kernels::Card,
             DeviceForm::Cuda => Kernels::Framework,
         }
     }

@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn fused_equals_plain_in_every_dtype() -> Result<()> {
-        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8] {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Q8] {
             for tokens in [1usize, 5, 300] {
                 let tables = Tables {
                     words: matrix(dtype, 50, 96),

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::matrix::Data;
+use super::matrix::{Data, Held};
 use super::{Activation, Matrix, gemm, host, panels, parallel};
 
 /// Elements of scratch that [`linear`] needs for `weight`.
@@ -13,9 +13,9 @@ pub(crate) fn linear_scratch(weight: &Matrix) -> usize {
     }
 }
 
-/// `out = x * weight transposed`. The arithmetic is f32 for every form of the weights: f16, bf16 and int8 are
+/// `out = x * weight transposed`. The arithmetic is f32 for every form of the weights: f16, bf16 and q8_0 are
 /// decoded as they are used, so that their only error is that of the weights themselves. f32 in panels needs no such
-/// work: MiniLM in f16 or int8 takes 1.15 times its processor time at 128 tokens, and twice at 16.
+/// work: MiniLM in f16 or q8_0 takes 1.15 times its processor time at 128 tokens, and twice at 16.
 pub(crate) fn linear(x: &Tensor, weight: &Matrix, out: &Tensor, scratch: &Tensor) -> Result<()> {
     let (m, k) = x.dims2()?;
     let n = weight.rows();
@@ -63,9 +63,12 @@ pub(crate) fn linear_activated(
     })???
 }
 
-/// The same in candle's operations.
+/// The same in candle's operations. A matrix of codes is multiplied with codes: see [`EightBit::linear`].
 pub(crate) fn linear_plain(x: &Tensor, weight: &Matrix) -> Result<Tensor> {
-    x.matmul(&weight.to_f32()?.t()?)
+    match weight.held() {
+        Held::Codes { form, codes, scales } => form.linear(x, codes, scales),
+        _ => x.matmul(&weight.to_f32()?.t()?),
+    }
 }
 
 #[cfg(test)]
@@ -78,7 +81,7 @@ mod tests {
 
     #[test]
     fn fused_equals_plain_in_every_dtype() -> Result<()> {
-        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Int8] {
+        for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Q8] {
             for (m, n, k) in [(1, 1, 32), (1, 70, 64), (5, 128, 96), (37, 193, 64), (130, 384, 192)] {
                 let weight = matrix(dtype, n, k);
                 let x = random(&[m, k], 1.0);

@@ -8,6 +8,7 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
+use super::eight_bit::EightBit;
 use super::q8::{self, BLOCK, BLOCK_BYTES};
 use super::{host, panels};
 use crate::config::Dtype;
@@ -31,6 +32,9 @@ pub(crate) enum Held {
     Blocks(Tensor),
     /// The same blocks in the framework's hands.
     Quantized(QMatMul),
+    /// u8 of shape (rows, columns): 8 bits a weight, to be multiplied with activations in the same form. f32 of shape
+    /// (rows): what a row's codes are multiplied by.
+    Codes { form: EightBit, codes: Tensor, scales: Tensor },
 }
 
 impl Matrix {
@@ -64,17 +68,28 @@ impl Matrix {
         matches!(&self.held, Held::Rows(data) | Held::Panels(data) if data.dtype() == DType::F32)
     }
 
+    /// The form of its codes, if it is held as codes.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn eight_bit(&self) -> Option<EightBit> {
+        match self.held {
+            Held::Codes { form, .. } => Some(form),
+            _ => None,
+        }
+    }
+
     /// Whether [`Matrix::into_panels`] laid the weights out.
     pub(crate) fn is_in_panels(&self) -> bool {
         matches!(self.held, Held::Panels(_))
     }
 
-    /// Bytes that `elements` weights take in the form `dtype`.
-    pub(crate) fn bytes(dtype: Dtype, elements: u64) -> u64 {
+    /// Bytes that a matrix takes in the form `dtype`, as [`MatrixBuilder`] makes it.
+    pub(crate) fn bytes(dtype: Dtype, [rows, columns]: [usize; 2]) -> u64 {
+        let (rows, elements) = (rows as u64, (rows as u64).saturating_mul(columns as u64));
         match dtype {
             Dtype::F32 => elements.saturating_mul(4),
             Dtype::F16 | Dtype::Bf16 => elements.saturating_mul(2),
-            Dtype::Int8 => elements.div_ceil(BLOCK as u64).saturating_mul(BLOCK_BYTES as u64),
+            Dtype::Q8 => elements.div_ceil(BLOCK as u64).saturating_mul(BLOCK_BYTES as u64),
+            Dtype::Int8 | Dtype::Fp8 => elements.saturating_add(rows.saturating_mul(4)),
         }
     }
 
@@ -91,6 +106,10 @@ impl Matrix {
                 let mut values = vec![0f32; self.rows * self.columns];
                 self.view(|view| view.decode_rows(0, &mut values))?;
                 Tensor::from_vec(values, (self.rows, self.columns), data.device())
+            }
+            Held::Codes { form, codes, scales } => {
+                let host = |tensor: &Tensor| tensor.to_device(&Device::Cpu);
+                form.dequantize(&host(codes)?, &host(scales)?)?.to_device(codes.device())
             }
             Held::Quantized(QMatMul::QTensor(data)) => data.dequantize(&data.device()),
             Held::Quantized(QMatMul::Tensor(data) | QMatMul::TensorF16(data)) => data.to_dtype(DType::F32),
@@ -109,6 +128,7 @@ impl Matrix {
                 _ => host::read(data, |data| read(View { data: Data::Bf16(data), columns })),
             },
             Held::Quantized(_) => bail!("the framework's quantized matrices cannot be read in place"),
+            Held::Codes { .. } => bail!("a matrix of codes is multiplied with codes, not read"),
         }
     }
 }
@@ -186,22 +206,39 @@ enum Growing {
     F16(Vec<f16>),
     Bf16(Vec<bf16>),
     Q8(Vec<u8>),
+    Codes {
+        form: EightBit,
+        /// Of the rows that are complete.
+        codes: Vec<u8>,
+        scales: Vec<f32>,
+        /// The beginning of the next row.
+        row: Vec<f32>,
+    },
 }
 
 impl MatrixBuilder {
-    /// For int8, `columns` is a multiple of 32; the caller has checked it where it can name the place.
+    /// The form that `dtype` names: q8_0 in blocks of 32, int8 and fp8 as codes with a scale for each row. For q8_0,
+    /// `columns` is a multiple of 32; the caller has checked it where it can name the place.
     pub(crate) fn new(dtype: Dtype, rows: usize, columns: usize) -> MatrixBuilder {
         let elements = rows * columns;
+        let codes = |form| Growing::Codes {
+            form,
+            codes: Vec::with_capacity(elements),
+            scales: Vec::with_capacity(rows),
+            row: Vec::with_capacity(columns),
+        };
         let data = match dtype {
             Dtype::F32 => Growing::F32(Vec::with_capacity(elements)),
             Dtype::F16 => Growing::F16(Vec::with_capacity(elements)),
             Dtype::Bf16 => Growing::Bf16(Vec::with_capacity(elements)),
-            Dtype::Int8 => Growing::Q8(Vec::with_capacity(elements / BLOCK * BLOCK_BYTES)),
+            Dtype::Q8 => Growing::Q8(Vec::with_capacity(elements / BLOCK * BLOCK_BYTES)),
+            Dtype::Int8 => codes(EightBit::Int8),
+            Dtype::Fp8 => codes(EightBit::Fp8),
         };
         MatrixBuilder { data, rows, columns }
     }
 
-    /// Appends values, for int8 a multiple of 32.
+    /// Appends values, for q8_0 a multiple of 32.
     pub(crate) fn push(&mut self, values: &[f32]) -> std::result::Result<(), Unrepresentable> {
         let too_large = |largest: f32| Unrepresentable {
             found: format!("weights up to {largest}, which the dtype cannot hold"),
@@ -224,15 +261,31 @@ impl MatrixBuilder {
                     return Err(too_large(largest()));
                 }
             }
+            Growing::Codes { form, codes, scales, row } => {
+                // The codes could say more; the products, which are f16, could not.
+                if largest() > f16::MAX.to_f32() {
+                    return Err(too_large(largest()));
+                }
+                let mut rest = values;
+                while !rest.is_empty() {
+                    let (now, later) = rest.split_at(rest.len().min(self.columns - row.len()));
+                    row.extend_from_slice(now);
+                    rest = later;
+                    if row.len() == self.columns {
+                        scales.push(form.quantize(row, codes));
+                        row.clear();
+                    }
+                }
+            }
         }
         Ok(())
     }
 
-    /// Appends ready blocks to a matrix in int8.
+    /// Appends ready blocks to a matrix in q8_0.
     pub(crate) fn push_blocks(&mut self, blocks: &[u8]) {
         match &mut self.data {
             Growing::Q8(data) => data.extend_from_slice(blocks),
-            _ => unreachable!("only called for int8"),
+            _ => unreachable!("only called for q8_0"),
         }
     }
 
@@ -244,6 +297,11 @@ impl MatrixBuilder {
             Growing::F16(data) => Held::Rows(Tensor::from_vec(data, (rows, columns), device)?),
             Growing::Bf16(data) => Held::Rows(Tensor::from_vec(data, (rows, columns), device)?),
             Growing::Q8(data) => Held::Blocks(Tensor::from_vec(data, (rows, columns / BLOCK * BLOCK_BYTES), device)?),
+            Growing::Codes { form, codes, scales, .. } => Held::Codes {
+                form,
+                codes: Tensor::from_vec(codes, (rows, columns), device)?,
+                scales: Tensor::from_vec(scales, rows, device)?,
+            },
         };
         Ok(Matrix { held, rows, columns })
     }

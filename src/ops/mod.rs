@@ -12,6 +12,8 @@ mod math;
 mod parallel;
 mod rows;
 pub(crate) mod q8;
+mod e4m3;
+mod eight_bit;
 mod matrix;
 mod gemm;
 mod panels;
@@ -26,6 +28,8 @@ pub(crate) mod card;
 
 pub(crate) use activation::Activation;
 pub(crate) use attention::{attention, attention_plain, attention_scratch};
+#[cfg(feature = "cuda")]
+pub(crate) use eight_bit::EightBit;
 pub(crate) use embed::{Indices, Tables, embed, embed_plain};
 pub(crate) use linear::{linear, linear_activated, linear_plain, linear_scratch};
 pub(crate) use matrix::{Matrix, MatrixBuilder};

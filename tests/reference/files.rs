@@ -111,7 +111,7 @@ fn gguf_holds_the_same_model() {
             (GgmlDType::F32, Dtype::F32, 0.999_999_9),
             (GgmlDType::F16, Dtype::F32, 0.999_999_9),
             (GgmlDType::F16, Dtype::F16, 0.999_999_9),
-            (GgmlDType::Q8_0, Dtype::Int8, 0.999),
+            (GgmlDType::Q8_0, Dtype::Q8, 0.999),
             (GgmlDType::Q8_0, Dtype::F32, 0.999),
         ] {
             let (folder, weights) = without_weights(original);
@@ -127,9 +127,9 @@ fn blocks_of_a_gguf_are_kept_as_they_are() {
     let (folder, weights) = without_weights("tiny-embed");
     write_gguf(&folder.path().join("m.gguf"), weights, GgmlDType::Q8_0);
     // The fused products add in an order that depends on the form; the plain ones see nothing but the weights' values.
-    let [int8, whole] = [Dtype::Int8, Dtype::F32].map(|dtype| {
+    let [blocks, whole] = [Dtype::Q8, Dtype::F32].map(|dtype| {
         let blueprint = crate::support::folder(folder.path(), dtype).with_kernels(plimsoll::model::Kernels::Plain);
         step(&mut *load(&blueprint), &rows())
     });
-    assert_eq!(int8, whole, "int8 from Q8_0 holds exactly the file's weights");
+    assert_eq!(blocks, whole, "q8_0 from Q8_0 holds exactly the file's weights");
 }

@@ -4,6 +4,7 @@ mod support;
 mod tiny;
 mod minilm;
 mod batching;
+mod eight_bit;
 mod files;
 mod framework;
 mod relatives;

@@ -8,6 +8,9 @@ use plimsoll::config::{Dtype, ModelConfig, Source};
 use plimsoll::model::{Batch, Blueprint, Model, ModelFiles, Output, TokenRow};
 use serde_json::Value;
 
+/// The dtypes that a CPU has.
+pub(crate) const ON_A_CPU: [Dtype; 5] = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Q8, Dtype::Int8];
+
 /// A configuration that leaves everything to the model's own files.
 pub(crate) fn config(name: &str, dtype: Dtype) -> ModelConfig {
     ModelConfig { dtype, ..ModelConfig::new(name, Source::Embedded(name.to_owned())) }

@@ -4,7 +4,7 @@ use plimsoll::config::{Dtype, Task};
 use plimsoll::model::{Kernels, TokenRow};
 use plimsoll::tokenize::Truncate;
 
-use crate::support::{cosine, difference, embedded, load, numbers, reference, step};
+use crate::support::{ON_A_CPU, cosine, difference, embedded, load, numbers, reference, step};
 
 /// Largest difference of a logit, smallest cosine of an embedding. The weights are f16 in their files, so that f32 and
 /// f16 hold the same values.
@@ -12,14 +12,15 @@ fn tolerance(dtype: Dtype) -> (f32, f64) {
     match dtype {
         Dtype::F32 | Dtype::F16 => (2e-5, 0.999_999),
         Dtype::Bf16 => (0.15, 0.9995),
-        Dtype::Int8 => (0.15, 0.9995),
+        Dtype::Q8 | Dtype::Int8 => (0.15, 0.9995),
+        Dtype::Fp8 => unreachable!("a CPU has none"),
     }
 }
 
 #[test]
 fn tiny_embed_gives_the_reference_embeddings() {
     let reference = reference("tiny-embed");
-    for dtype in Dtype::ALL {
+    for dtype in &ON_A_CPU {
         let blueprint = embedded("tiny-embed", *dtype);
         let card = blueprint.card();
         assert_eq!((card.task, card.dimensions, card.length_max, card.normalize), (Task::Embed, 192, 256, true));
@@ -38,7 +39,7 @@ fn tiny_embed_gives_the_reference_embeddings() {
 #[test]
 fn tiny_rerank_gives_the_reference_scores() {
     let reference = reference("tiny-rerank");
-    for dtype in Dtype::ALL {
+    for dtype in &ON_A_CPU {
         let blueprint = embedded("tiny-rerank", *dtype);
         let card = blueprint.card();
         assert_eq!((card.task, card.dimensions, card.pooling), (Task::Rerank, 1, None));
@@ -59,7 +60,7 @@ fn tiny_rerank_gives_the_reference_scores() {
 #[test]
 fn tiny_section_gives_the_reference_labels() {
     let reference = reference("tiny-section");
-    for dtype in Dtype::ALL {
+    for dtype in &ON_A_CPU {
         let blueprint = embedded("tiny-section", *dtype);
         let card = blueprint.card();
         assert_eq!((card.task, card.labels.len(), card.labels[9].as_str()), (Task::Classify, 12, "python"));

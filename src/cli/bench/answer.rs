@@ -27,7 +27,7 @@ impl Tolerance {
             Dtype::F32 => Tolerance { cosine_min: 0.99999, difference_max: 1e-3 },
             Dtype::F16 => Tolerance { cosine_min: 0.9995, difference_max: 1e-2 },
             Dtype::Bf16 => Tolerance { cosine_min: 0.998, difference_max: 3e-2 },
-            Dtype::Int8 => Tolerance { cosine_min: 0.995, difference_max: 5e-2 },
+            Dtype::Q8 | Dtype::Int8 | Dtype::Fp8 => Tolerance { cosine_min: 0.995, difference_max: 5e-2 },
         }
     }
 }

@@ -7,10 +7,10 @@ use rand::{RngExt, SeedableRng};
 
 use super::stage::Stage;
 use crate::config::{Dtype, Pooling};
-use crate::ops::card::{self, Epilogue, Layout, Operations};
+use crate::ops::card::{self, Codes, Epilogue, Layout, Operations};
 use crate::ops::{
-    Activation, Indices, Matrix, MatrixBuilder, Norm, Rows, Tables, attention_plain, embed_plain, linear_plain,
-    pool_plain,
+    Activation, EightBit, Indices, Matrix, MatrixBuilder, Norm, Rows, Tables, attention_plain, embed_plain,
+    linear_plain, pool_plain,
 };
 use crate::units::{Bytes, ModelId};
 
@@ -26,19 +26,28 @@ const LENGTHS: [&[usize]; 5] = [
 const HEADS: [(usize, usize); 5] = [(1, 64), (12, 32), (16, 64), (3, 96), (4, 128)];
 
 /// How far a result may be off, as a part of the largest magnitude: some units in the last place of the dtype.
-const TOLERANCES: [(DType, Dtype, f32); 2] = [(DType::F16, Dtype::F16, 4e-3), (DType::BF16, Dtype::Bf16, 3e-2)];
+pub(super) const TOLERANCES: [(DType, Dtype, f32); 2] =
+    [(DType::F16, Dtype::F16, 4e-3), (DType::BF16, Dtype::Bf16, 3e-2)];
 
 /// The largest difference of each operation, as a part of its tolerance.
 #[derive(Default)]
-struct Worst(Vec<(&'static str, f32)>);
+pub(super) struct Worst(Vec<(String, f32)>);
 
 impl Worst {
-    fn note(&mut self, name: &'static str, part: f32) {
+    /// What was found in so many cases; an error if anything is further off than it may be.
+    pub(super) fn told(&self, cases: usize) -> anyhow::Result<String> {
+        let lines: Vec<String> = self.0.iter().map(|(name, part)| format!("{name} {part:.2}")).collect();
+        let text = format!("{cases} cases; largest difference by its tolerance: {}", lines.join(", "));
+        ensure!(self.0.iter().all(|(_, part)| *part <= 1.0), "{text}");
+        Ok(text)
+    }
+
+    pub(super) fn note(&mut self, name: &str, part: f32) {
         match self.0.iter_mut().find(|(known, _)| *known == name) {
             // Not `max`: what is not a number has to stay.
             Some((_, worst)) if part.is_nan() || part > *worst => *worst = part,
             Some(_) => {}
-            None => self.0.push((name, part)),
+            None => self.0.push((name.to_owned(), part)),
         }
     }
 }
@@ -62,10 +71,7 @@ pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
         }
     }
     drop(account);
-    let lines: Vec<String> = worst.0.iter().map(|(name, part)| format!("{name} {part:.2}")).collect();
-    let text = format!("{cases} cases; largest difference by its tolerance: {}", lines.join(", "));
-    ensure!(worst.0.iter().all(|(_, part)| *part <= 1.0), "{text}");
-    Ok(text)
+    worst.told(cases)
 }
 
 #[derive(Debug)]
@@ -143,11 +149,30 @@ impl Case {
         compare("attention", &of_rows(&mixed)?, &attention_plain(&of_rows(&qkv)?, &no_bias, &filled, heads)?)?;
 
         let in_place = here(&x)?.copy()?;
-        card::add_norm(card, &norm_here, &in_place, &here(&delta)?, Some(&here(&delta_bias)?), &layout)?;
+        card::add_norm(card, &norm_here, &in_place, &here(&delta)?, Some(&here(&delta_bias)?), &layout, None)?;
         compare("norm", &in_place, &norm.add_plain(&x, &delta, &delta_bias)?)?;
+        let coded = |form| -> Result<Codes> { Codes::new(form, computed, width, device) };
+        let differing = |one: &Codes, other: &Codes| -> Result<f32> {
+            let ((codes, scales), (others, other_scales)) =
+                (one.parts(computed, width)?, other.parts(computed, width)?);
+            let same = codes.to_vec2::<u8>()? == others.to_vec2::<u8>()?;
+            Ok(if same && scales.to_vec1::<f32>()? == other_scales.to_vec1::<f32>()? { 0.0 } else { 2.0 })
+        };
+        // A pass that writes codes writes those of its result, bit by bit.
+        let mut fused = Vec::new();
+        for form in [EightBit::Int8, EightBit::Fp8] {
+            let (once, again, x) = (coded(form)?, coded(form)?, here(&x)?.copy()?);
+            card::add_norm(card, &norm_here, &x, &here(&delta)?, Some(&here(&delta_bias)?), &layout, Some(&once))?;
+            card::quantize(card, &x, &again)?;
+            fused.push(("codes of a norm", differing(&once, &again)?));
+            let (once, again, hidden) = (coded(form)?, coded(form)?, empty(&[computed, width])?);
+            card::embed(card, &tables(device)?, &norm_here, &layout, &hidden, Some(&once))?;
+            card::quantize(card, &hidden, &again)?;
+            fused.push(("codes of embeddings", differing(&once, &again)?));
+        }
 
         let hidden = empty(&[computed, width])?;
-        card::embed(card, &tables(device)?, &norm_here, &layout, &hidden)?;
+        card::embed(card, &tables(device)?, &norm_here, &layout, &hidden, None)?;
         compare("embeddings", &of_rows(&hidden)?, &embed_plain(&tables(&Device::Cpu)?, &indices, &norm)?)?;
 
         let with_tokens: Vec<u32> =
@@ -159,6 +184,7 @@ impl Case {
             let expected = pool_plain(&of_rows(&x)?, &filled, pooling)?;
             compare("pooling", &all, &Tensor::new(expected, &Device::Cpu)?)?;
         }
+        differences.extend(fused);
         Ok(differences)
     }
 

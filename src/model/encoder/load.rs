@@ -15,7 +15,10 @@ use crate::ops::{Matrix, Norm, Tables, framework, linear_scratch};
 /// One tensor of the model, as it is asked for by name: all that is loaded, in one list for checking and counting.
 enum Needed {
     Vector(String, usize),
+    /// A layer's.
     Matrix(String, [usize; 2]),
+    /// A table of embeddings, or a matrix of the head.
+    Table(String, [usize; 2]),
     /// Made here: no file has it.
     Zeros([usize; 2]),
 }
@@ -33,10 +36,10 @@ fn needed(config: &EncoderConfig, weights: &Weights, classify: bool) -> Vec<Need
     let names = Names::of(weights, config.variant);
     let EncoderConfig { width, inner_width, .. } = *config;
     let mut list = vec![
-        Needed::Matrix(names.words(), [config.vocabulary, width]),
-        Needed::Matrix(names.positions(), [first_position(config, weights) + config.positions, width]),
+        Needed::Table(names.words(), [config.vocabulary, width]),
+        Needed::Table(names.positions(), [first_position(config, weights) + config.positions, width]),
         match config.types {
-            Some(types) => Needed::Matrix(names.types(), [types, width]),
+            Some(types) => Needed::Table(names.types(), [types, width]),
             None => Needed::Zeros([config.type_count(), width]),
         },
     ];
@@ -44,24 +47,24 @@ fn needed(config: &EncoderConfig, weights: &Weights, classify: bool) -> Vec<Need
         list.push(Needed::Vector(format!("{name}.weight"), width));
         list.push(Needed::Vector(format!("{name}.bias"), width));
     };
-    let linear = |list: &mut Vec<Needed>, name: &str, [outputs, inputs]: [usize; 2]| {
-        list.push(Needed::Matrix(format!("{name}.weight"), [outputs, inputs]));
+    let linear = |list: &mut Vec<Needed>, name: &str, [outputs, inputs]: [usize; 2], matrix: fn(_, _) -> Needed| {
+        list.push(matrix(format!("{name}.weight"), [outputs, inputs]));
         list.push(Needed::Vector(format!("{name}.bias"), outputs));
     };
     norm(&mut list, names.embeddings_norm());
     for layer in 0..config.layers {
         for part in [Part::Query, Part::Key, Part::Value, Part::AttentionOutput] {
-            linear(&mut list, &names.of_layer(layer, part), [width, width]);
+            linear(&mut list, &names.of_layer(layer, part), [width, width], Needed::Matrix);
         }
-        linear(&mut list, &names.of_layer(layer, Part::Up), [inner_width, width]);
-        linear(&mut list, &names.of_layer(layer, Part::Down), [width, inner_width]);
+        linear(&mut list, &names.of_layer(layer, Part::Up), [inner_width, width], Needed::Matrix);
+        linear(&mut list, &names.of_layer(layer, Part::Down), [width, inner_width], Needed::Matrix);
         norm(&mut list, names.of_layer(layer, Part::AttentionNorm));
         norm(&mut list, names.of_layer(layer, Part::OutputNorm));
     }
     if classify {
         let [dense, output] = names.classifier();
-        linear(&mut list, &dense, [width, width]);
-        linear(&mut list, &output, [config.labels.len(), width]);
+        linear(&mut list, &dense, [width, width], Needed::Table);
+        linear(&mut list, &output, [config.labels.len(), width], Needed::Table);
     }
     list
 }
@@ -71,10 +74,11 @@ pub(crate) fn check(config: &EncoderConfig, weights: &Weights, dtype: Dtype, cla
     for needed in needed(config, weights, classify) {
         match needed {
             Needed::Vector(name, len) => weights.expect(&name, &[len])?,
-            Needed::Matrix(name, shape) => {
-                if dtype == Dtype::Int8 && shape[1] % 32 != 0 {
-                    let found = format!("rows of {} weights", shape[1]);
-                    return Err(ModelError::invalid(weights.place(&name), found, "multiples of 32 for dtype int8"));
+            Needed::Matrix(name, shape) | Needed::Table(name, shape) => {
+                // int8 too: not every device has kernels for it, and those that have none take it for q8_0.
+                if matches!(dtype, Dtype::Q8 | Dtype::Int8) && shape[1] % 32 != 0 {
+                    let (found, allowed) = (format!("rows of {} weights", shape[1]), "multiples of 32 for dtype");
+                    return Err(ModelError::invalid(weights.place(&name), found, format!("{allowed} {dtype}")));
                 }
                 weights.expect(&name, &shape)?
             }
@@ -96,9 +100,8 @@ pub(crate) fn resident(
     let vector_element = kernels.activations(dtype).size_in_bytes() as u64;
     let bytes = |needed: Needed| match needed {
         Needed::Vector(_, len) => vector_element * len as u64,
-        Needed::Matrix(_, [rows, columns]) | Needed::Zeros([rows, columns]) => {
-            Matrix::bytes(dtype, rows as u64 * columns as u64)
-        }
+        Needed::Matrix(_, shape) => Matrix::bytes(kernels.layers(dtype), shape),
+        Needed::Table(_, shape) | Needed::Zeros(shape) => Matrix::bytes(kernels.elsewhere(dtype), shape),
     };
     needed(config, weights, classify).into_iter().map(bytes).sum()
 }
@@ -139,20 +142,22 @@ pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Encoder, ModelErro
     // As heads have it, which have no fused operations.
     let plain_linear = |name: &str, shape: [usize; 2]| -> Result<Linear, ModelError> {
         Ok(Linear {
-            weight: reader.matrix(&format!("{name}.weight"), shape)?,
+            weight: reader.table(&format!("{name}.weight"), shape)?,
             bias: reader.vector(&format!("{name}.bias"), shape[0])?,
         })
     };
     let linear = |name: &str, shape: [usize; 2]| -> Result<Linear, ModelError> {
-        let Linear { weight, bias } = plain_linear(name, shape)?;
-        Ok(Linear { weight: kernels.lay_out(weight)?, bias })
+        Ok(Linear {
+            weight: kernels.lay_out(reader.matrix(&format!("{name}.weight"), shape)?)?,
+            bias: reader.vector(&format!("{name}.bias"), shape[0])?,
+        })
     };
     let embeddings = Embeddings {
         tables: Tables {
-            words: reader.matrix(&names.words(), [config.vocabulary, width])?,
-            positions: reader.matrix(&names.positions(), [first_position + config.positions, width])?,
+            words: reader.table(&names.words(), [config.vocabulary, width])?,
+            positions: reader.table(&names.positions(), [first_position + config.positions, width])?,
             types: match config.types {
-                Some(types) => reader.matrix(&names.types(), [types, width])?,
+                Some(types) => reader.table(&names.types(), [types, width])?,
                 None => reader.zeros([config.type_count(), width])?,
             },
         },
@@ -202,6 +207,8 @@ pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Encoder, ModelErro
             inner: config.inner_width,
             heads: config.heads,
             linear_scratch: scratch.unwrap_or(0).max(linear_scratch(&layers[0].1.up.weight)),
+            #[cfg(feature = "cuda")]
+            codes: layers[0].1.down.weight.eight_bit().map(|form| (form, width.max(config.inner_width))),
         },
         layers,
         kernels,

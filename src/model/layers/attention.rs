@@ -41,12 +41,12 @@ impl SelfAttention {
             Workspace::Card(memory) => {
                 let (card, wide, mixed) =
                     (&*memory.rest.operations, memory.buffers.wide(qkv.weight.rows())?, memory.buffers.narrow()?);
-                card::linear(card, &hidden, &qkv.weight, Some(&qkv.bias), Epilogue::Bias, &wide)?;
+                memory.linear_of_hidden(&qkv.weight, Some(&qkv.bias), Epilogue::Bias, &wide)?;
                 card::attention(card, &wide, &memory.rest.layout, self.heads, &mixed)?;
                 // Queries, keys and values are done with: their memory takes the output.
                 let delta = memory.buffers.wide(output.weight.rows())?;
-                card::linear(card, &mixed, &output.weight, None, Epilogue::None, &delta)?;
-                card::add_norm(card, &self.norm, &hidden, &delta, Some(&output.bias), &memory.rest.layout)?;
+                memory.linear(&mixed, &output.weight, None, Epilogue::None, &delta)?;
+                memory.add_norm(&self.norm, &delta, &output.bias)?;
                 Ok(hidden)
             }
             Workspace::Fused(memory) => {

@@ -27,7 +27,7 @@ impl Embeddings {
             Workspace::Card(memory) => {
                 let hidden = memory.hidden.clone();
                 let OnCard { operations, layout } = &memory.rest;
-                card::embed(operations, &self.tables, &self.norm, layout, &hidden)?;
+                card::embed(operations, &self.tables, &self.norm, layout, &hidden, memory.codes.as_ref())?;
                 Ok(hidden)
             }
             Workspace::Fused(_) => {

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use super::{Linear, Workspace};
 #[cfg(feature = "cuda")]
-use crate::ops::card::{self, Epilogue};
+use crate::ops::card::Epilogue;
 use crate::ops::label::operation;
 use crate::ops::{Activation, Norm, framework, linear, linear_activated, linear_plain};
 
@@ -37,11 +37,10 @@ impl FeedForward {
             }
             #[cfg(feature = "cuda")]
             Workspace::Card(memory) => {
-                let (card, inner, delta) =
-                    (&*memory.rest.operations, memory.buffers.wide(up.weight.rows())?, memory.buffers.narrow()?);
-                card::linear(card, &hidden, &up.weight, Some(&up.bias), self.activation.into(), &inner)?;
-                card::linear(card, &inner, &down.weight, None, Epilogue::None, &delta)?;
-                card::add_norm(card, &self.norm, &hidden, &delta, Some(&down.bias), &memory.rest.layout)?;
+                let (inner, delta) = (memory.buffers.wide(up.weight.rows())?, memory.buffers.narrow()?);
+                memory.linear_of_hidden(&up.weight, Some(&up.bias), self.activation.into(), &inner)?;
+                memory.linear(&inner, &down.weight, None, Epilogue::None, &delta)?;
+                memory.add_norm(&self.norm, &delta, &down.bias)?;
                 Ok(hidden)
             }
             Workspace::Fused(memory) => {

@@ -17,7 +17,7 @@ pub enum Kernels {
     /// The framework's as they are meant to be used: padded rows, activations in the model's dtype. What a card runs in
     /// dtypes that ours do not know.
     Framework,
-    /// Those of `ops` for a card: rows laid end to end, activations in the model's dtype, f16 or bf16.
+    /// Those of `ops` for a card: rows laid end to end, activations in f16 or bf16.
     Card,
 }
 
@@ -40,6 +40,23 @@ impl Kernels {
         match self {
             Kernels::Fused | Kernels::Plain => DType::F32,
             Kernels::Framework | Kernels::Card => framework::activations(dtype),
+        }
+    }
+
+    /// What the matrices of layers are held as. Where nothing multiplies codes with codes, int8 is q8_0: weights of 8 bits,
+    /// arithmetic of more.
+    pub(crate) const fn layers(self, dtype: Dtype) -> Dtype {
+        match (self, dtype) {
+            (Kernels::Fused | Kernels::Framework, Dtype::Int8) => Dtype::Q8,
+            (_, dtype) => dtype,
+        }
+    }
+
+    /// What tables of embeddings and the matrices of heads are held as: nothing multiplies those as codes.
+    pub(crate) const fn elsewhere(self, dtype: Dtype) -> Dtype {
+        match self.layers(dtype) {
+            Dtype::Int8 | Dtype::Fp8 => Dtype::F16,
+            other => other,
         }
     }
 

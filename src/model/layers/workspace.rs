@@ -7,9 +7,11 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use super::Kernels;
 #[cfg(feature = "cuda")]
-use crate::ops::card::{self, Layout, Operations};
+use crate::ops::card::{self, Codes, Epilogue, Layout, Operations};
 use crate::ops::framework::Padding;
 use crate::ops::label::operation;
+#[cfg(feature = "cuda")]
+use crate::ops::{EightBit, Matrix, Norm};
 use crate::ops::{Indices, Rows, attention_scratch};
 
 /// What a workspace depends on beside the rows.
@@ -23,6 +25,9 @@ pub(crate) struct Widths {
     pub(crate) heads: usize,
     /// Scratch of the widest linear layer, in elements.
     pub(crate) linear_scratch: usize,
+    /// The form of codes that layers multiply, and the inputs of the widest, where they do.
+    #[cfg(feature = "cuda")]
+    pub(crate) codes: Option<(EightBit, usize)>,
 }
 
 /// What a step sets up at its start, by the operations that it runs on.
@@ -143,13 +148,16 @@ pub(crate) struct OnCard {
 }
 
 /// Everything a step on a card's operations needs, set aside at its start and used by every layer in turn: peak memory is
-/// `tokens * (2 * hidden + max(3 * hidden, inner))` values of the activations' dtype, the indices, and a constant.
+/// `tokens * (2 * hidden + max(3 * hidden, inner))` values of the activations' dtype, the indices, and a constant. Layers
+/// of 8 bits add `tokens * (max(hidden, inner) + 4)` bytes: the inner values' codes are needed while all else is.
 #[cfg(feature = "cuda")]
 pub(crate) struct CardMemory {
     pub(crate) buffers: Buffers,
     pub(crate) rest: OnCard,
     /// (tokens, hidden): the hidden states, from the embeddings to the last layer.
     pub(crate) hidden: Tensor,
+    /// The input of one product at a time, where layers multiply codes.
+    pub(crate) codes: Option<Codes>,
 }
 
 #[cfg(feature = "cuda")]
@@ -165,11 +173,67 @@ impl CardMemory {
             rest: OnCard { operations: Operations::of(&hidden)?, layout },
             buffers: Buffers::new(widths, tokens, memory)?,
             hidden,
+            codes: match widths.codes {
+                None => None,
+                Some((form, width)) => {
+                    Some(operation("codes", &[tokens, width], || Codes::new(form, tokens, width, device))?)
+                }
+            },
         })
     }
 
     /// All memory that the layers write to.
-    pub(crate) fn all(&self) -> [&Tensor; 3] {
-        [&self.hidden, &self.buffers.narrow, &self.buffers.wide]
+    pub(crate) fn all(&self) -> Vec<&Tensor> {
+        let codes = self.codes.iter().flat_map(Codes::all);
+        [&self.hidden, &self.buffers.narrow, &self.buffers.wide].into_iter().chain(codes).collect()
+    }
+
+    /// `hidden = norm(hidden + delta + bias)`, and its codes where layers multiply those.
+    pub(crate) fn add_norm(&self, norm: &Norm, delta: &Tensor, bias: &Tensor) -> Result<()> {
+        let OnCard { operations, layout } = &self.rest;
+        card::add_norm(operations, norm, &self.hidden, delta, Some(bias), layout, self.codes.as_ref())
+    }
+
+    /// A layer's product and what follows it, in the form in which its matrix is held.
+    pub(crate) fn linear(
+        &self,
+        x: &Tensor,
+        weight: &Matrix,
+        bias: Option<&Tensor>,
+        epilogue: Epilogue,
+        y: &Tensor,
+    ) -> Result<()> {
+        if let Some(codes) = &self.codes {
+            card::quantize(&self.rest.operations, x, codes)?;
+        }
+        self.product(x, weight, bias, epilogue, y)
+    }
+
+    /// The same of the hidden states, whose codes nothing has overwritten since they were made.
+    pub(crate) fn linear_of_hidden(
+        &self,
+        weight: &Matrix,
+        bias: Option<&Tensor>,
+        epilogue: Epilogue,
+        y: &Tensor,
+    ) -> Result<()> {
+        self.product(&self.hidden, weight, bias, epilogue, y)
+    }
+
+    fn product(
+        &self,
+        x: &Tensor,
+        weight: &Matrix,
+        bias: Option<&Tensor>,
+        epilogue: Epilogue,
+        y: &Tensor,
+    ) -> Result<()> {
+        let operations = &*self.rest.operations;
+        match &self.codes {
+            None => card::linear(operations, x, weight, bias, epilogue, y),
+            Some(codes) => {
+                card::linear_eight_bit(operations, operations.eight_bit_chosen, codes, weight, bias, epilogue, y)
+            }
+        }
     }
 }

@@ -18,7 +18,7 @@ const PIECE_BYTES: usize = 1 << 20;
 pub(crate) struct Reader<'a> {
     pub(crate) weights: &'a Weights,
     pub(crate) device: &'a Device,
-    /// How matrices are held.
+    /// As configured: what computes decides how matrices are held in it.
     pub(crate) dtype: Dtype,
     /// What computes with them.
     pub(crate) kernels: Kernels,
@@ -57,18 +57,27 @@ impl Reader<'_> {
         Ok(Tensor::from_vec(values, len, &Device::Cpu)?.to_dtype(held)?.to_device(self.device)?)
     }
 
-    /// A matrix.
+    /// A table of embeddings, or a matrix of a head.
+    pub(crate) fn table(&self, name: &str, shape: [usize; 2]) -> Result<Matrix, ModelError> {
+        self.held_as(self.kernels.elsewhere(self.dtype), &[name], shape)
+    }
+
+    /// A layer's matrix.
     pub(crate) fn matrix(&self, name: &str, shape: [usize; 2]) -> Result<Matrix, ModelError> {
         self.matrices(&[name], shape)
     }
 
-    /// Matrices of one shape, their rows end to end.
+    /// A layer's matrices of one shape, their rows end to end.
     pub(crate) fn matrices(&self, names: &[impl AsRef<str>], shape: [usize; 2]) -> Result<Matrix, ModelError> {
+        self.held_as(self.kernels.layers(self.dtype), names, shape)
+    }
+
+    fn held_as(&self, dtype: Dtype, names: &[impl AsRef<str>], shape: [usize; 2]) -> Result<Matrix, ModelError> {
         let [rows, columns] = shape;
-        let mut builder = MatrixBuilder::new(self.dtype, rows * names.len(), columns);
+        let mut builder = MatrixBuilder::new(dtype, rows * names.len(), columns);
         for name in names.iter().map(AsRef::as_ref) {
             let stored = self.weights.expect(name, &shape)?;
-            if stored.encoding == Encoding::Q8 && self.dtype == Dtype::Int8 {
+            if stored.encoding == Encoding::Q8 && dtype == Dtype::Q8 {
                 // The blocks are what the matrix holds: quantizing again would lose a little more.
                 self.raw_pieces(stored, rows * columns, |bytes, _| builder.push_blocks(bytes))
                     .map_err(|error| ModelError::unreadable(self.weights.place(name), error))?;
@@ -83,9 +92,9 @@ impl Reader<'_> {
         self.finish(builder)
     }
 
-    /// A matrix of zeros, for what a model does not have.
+    /// A table of zeros, for one that a model does not have.
     pub(crate) fn zeros(&self, [rows, columns]: [usize; 2]) -> Result<Matrix, ModelError> {
-        let mut builder = MatrixBuilder::new(self.dtype, rows, columns);
+        let mut builder = MatrixBuilder::new(self.kernels.elsewhere(self.dtype), rows, columns);
         builder
             .push(&vec![0.0; rows * columns])
             .map_err(|error| ModelError::invalid("a matrix of zeros", error.found, error.allowed))?;

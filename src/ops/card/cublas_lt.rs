@@ -7,7 +7,7 @@ use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::driver::CudaStream;
 
-use super::gemm::{Epilogue, Gemm, Key};
+use super::gemm::{Elements, Epilogue, Gemm, Key};
 use super::tensors::Address;
 
 /// One of cublasLt's ways to compute a product.
@@ -24,10 +24,30 @@ pub(super) struct Places {
     pub(super) bias: Address,
     /// (tokens, outputs)
     pub(super) y: Address,
+    /// f32 (tokens) and (outputs), for elements that have them.
+    pub(super) x_scales: Address,
+    pub(super) weight_scales: Address,
 }
 
 /// cublasOperation_t's name for "transposed".
 const TRANSPOSED: i32 = 1;
+
+/// Descriptors' attributes that toolkits before 12.8 have no name for: what A's and B's scales are.
+const A_SCALE_MODE: u32 = 31;
+const B_SCALE_MODE: u32 = 32;
+
+/// One for each row of A or column of B. Libraries before 12.9 refuse it.
+const OUTER_VECTOR: i32 = 3;
+
+unsafe extern "C" {
+    /// The function of the bindings, for attributes that theirs cannot say.
+    fn cublasLtMatmulDescSetAttribute(
+        operation: sys::cublasLtMatmulDesc_t,
+        attribute: u32,
+        value: *const c_void,
+        bytes: usize,
+    ) -> sys::cublasStatus_t;
+}
 
 /// What is multiplied, in cublasLt's terms.
 pub(super) struct Shape {
@@ -35,19 +55,31 @@ pub(super) struct Shape {
     weight: Layout,
     x: Layout,
     y: Layout,
+    elements: Elements,
     epilogue: Epilogue,
 }
 
 impl Shape {
     pub(super) fn new(key: Key) -> Result<Shape, CublasError> {
-        let Key { bf16, tokens, inputs, outputs, epilogue } = key;
-        let dtype = if bf16 { sys::cudaDataType::CUDA_R_16BF } else { sys::cudaDataType::CUDA_R_16F };
-        let weight = Layout::new(dtype, inputs, outputs)?;
-        let x = Layout::new(dtype, inputs, tokens)?;
-        let y = Layout::new(dtype, outputs, tokens)?;
-        let operation =
-            result::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType::CUDA_R_32F)?;
-        let shape = Shape { operation, weight, x, y, epilogue };
+        use sys::cudaDataType as Type;
+        let Key { elements, tokens, inputs, outputs, epilogue } = key;
+        let (from, to) = match elements {
+            Elements::F16 => (Type::CUDA_R_16F, Type::CUDA_R_16F),
+            Elements::Bf16 => (Type::CUDA_R_16BF, Type::CUDA_R_16BF),
+            Elements::Int8 => (Type::CUDA_R_8I, Type::CUDA_R_32I),
+            Elements::Fp8 => (Type::CUDA_R_8F_E4M3, Type::CUDA_R_32F),
+            Elements::Fp8ToF16 => (Type::CUDA_R_8F_E4M3, Type::CUDA_R_16F),
+            Elements::Fp8ToBf16 => (Type::CUDA_R_8F_E4M3, Type::CUDA_R_16BF),
+        };
+        let weight = Layout::new(from, inputs, outputs)?;
+        let x = Layout::new(from, inputs, tokens)?;
+        let y = Layout::new(to, outputs, tokens)?;
+        use sys::cublasComputeType_t::{CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32I};
+        let operation = match elements {
+            Elements::Int8 => result::create_matmul_desc(CUBLAS_COMPUTE_32I, Type::CUDA_R_32I)?,
+            _ => result::create_matmul_desc(CUBLAS_COMPUTE_32F, Type::CUDA_R_32F)?,
+        };
+        let shape = Shape { operation, weight, x, y, elements, epilogue };
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         shape.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
         let kind = match epilogue {
@@ -57,12 +89,33 @@ impl Shape {
             Epilogue::BiasRelu => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS,
         };
         shape.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &kind)?;
+        if elements.are_scaled() {
+            for mode in [A_SCALE_MODE, B_SCALE_MODE] {
+                let value = std::ptr::from_ref(&OUTER_VECTOR).cast();
+                // SAFETY: the descriptor is alive, and cublasLt copies the number.
+                unsafe { cublasLtMatmulDescSetAttribute(operation, mode, value, size_of::<i32>()) }.result()?;
+            }
+        }
         Ok(shape)
     }
 
+    /// Tells the descriptor what it is told by address.
+    fn point(&self, places: Places) -> Result<(), CublasError> {
+        use sys::cublasLtMatmulDescAttributes_t as Attribute;
+        if self.epilogue != Epilogue::None {
+            self.set(Attribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &places.bias)?;
+        }
+        if self.elements.are_scaled() {
+            self.set(Attribute::CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &places.weight_scales)?;
+            self.set(Attribute::CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &places.x_scales)?;
+        }
+        Ok(())
+    }
+
     /// Up to `most` ways, the one that cublasLt believes in most first.
-    pub(super) fn guesses(&self, gemm: &Gemm, most: usize) -> Result<Vec<Algorithm>, CublasError> {
-        let preference = Preference::new(gemm.scratch_bytes)?;
+    pub(super) fn guesses(&self, gemm: &Gemm, most: usize, places: Places) -> Result<Vec<Algorithm>, CublasError> {
+        self.point(places)?;
+        let preference = Preference::new(gemm.scratch(self.elements).1)?;
         let mut found = vec![MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::uninit(); most];
         let mut count = 0;
         // SAFETY: all descriptors are alive, and there is room for `most` results. What is there before is not read (beta
@@ -97,21 +150,25 @@ impl Shape {
         places: Places,
         stream: &CudaStream,
     ) -> Result<(), CublasError> {
-        let Places { x, weight, bias, y } = places;
-        if self.epilogue != Epilogue::None {
-            self.set(sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias)?;
-        }
+        let Places { x, weight, y, .. } = places;
+        self.point(places)?;
         self.x.set_columns(tokens)?;
         self.y.set_columns(tokens)?;
-        let (alpha, beta) = (1f32, 0f32);
+        let (one, one_whole, zero) = (1f32, 1i32, 0f32);
+        let alpha: *const c_void = match self.elements {
+            Elements::Int8 => (&raw const one_whole).cast(),
+            _ => (&raw const one).cast(),
+        };
+        let (scratch, scratch_bytes) = gemm.scratch(self.elements);
         // SAFETY: the caller's addresses hold what the layouts say; scratch is large enough for the algorithm, which was
         // chosen with its size for at least as many tokens.
         unsafe {
             result::matmul(
                 gemm.handle,
                 self.operation,
-                (&raw const alpha).cast(),
-                (&raw const beta).cast(),
+                alpha,
+                // As a whole number it has the same bits.
+                (&raw const zero).cast(),
                 weight as *const c_void,
                 self.weight.0,
                 x as *const c_void,
@@ -121,8 +178,8 @@ impl Shape {
                 y as *mut c_void,
                 self.y.0,
                 algorithm,
-                gemm.scratch as *mut c_void,
-                gemm.scratch_bytes,
+                scratch as *mut c_void,
+                scratch_bytes,
                 stream.cu_stream().cast(),
             )
         }

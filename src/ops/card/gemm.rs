@@ -34,6 +34,10 @@ const RUNS: usize = 4;
 /// Another guess has to be so much faster than the first one to be taken: less is noise.
 const GAIN_MIN: f32 = 0.98;
 
+/// The part of the scratch that holds the sums of 8-bit products; the rest is cublasLt's own meanwhile. Of 32 MiB it is
+/// enough for 1,536 tokens of 4,096 outputs at a time.
+const SUMS_PARTS: (usize, usize) = (3, 4);
+
 /// The number of tokens that a plan for so many is made for.
 fn rounded(tokens: usize) -> usize {
     let eighth = (tokens.next_power_of_two() / 16).max(TOKEN_STEP);
@@ -63,11 +67,48 @@ impl From<Activation> for Epilogue {
     }
 }
 
+/// What is multiplied and what comes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Elements {
+    /// All matrices and the bias; sums are f32.
+    F16,
+    /// The same.
+    Bf16,
+    /// Signed bytes; what comes out is sums, i32. No epilogue.
+    Int8,
+    /// fp8 (e4m3); what comes out is sums, f32. No epilogue.
+    Fp8,
+    /// fp8; each sum by the scales of its token and its output, in f16 as the bias is. Not every card and library can.
+    Fp8ToF16,
+    /// The same in bf16.
+    Fp8ToBf16,
+}
+
+impl Elements {
+    /// Those of matrices and a bias that all have this dtype.
+    pub(super) fn of(dtype: DType) -> Result<Elements> {
+        match dtype {
+            DType::F16 => Ok(Elements::F16),
+            DType::BF16 => Ok(Elements::Bf16),
+            other => bail!("products here are of f16 or bf16, not of {other:?}"),
+        }
+    }
+
+    /// Whether tokens and outputs have scales that the product takes in.
+    pub(super) fn are_scaled(self) -> bool {
+        matches!(self, Elements::Fp8ToF16 | Elements::Fp8ToBf16)
+    }
+
+    /// Whether what comes out lies in the scratch.
+    fn are_summed(self) -> bool {
+        matches!(self, Elements::Int8 | Elements::Fp8)
+    }
+}
+
 /// One product.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Product {
-    /// Elements of all matrices and of the bias: f16 or bf16; sums are f32.
-    pub(super) dtype: DType,
+    pub(super) elements: Elements,
     pub(super) tokens: usize,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
@@ -76,25 +117,35 @@ pub(super) struct Product {
 }
 
 impl Product {
-    /// The same for the kernel of ours.
-    fn for_hopper(self) -> hopper::Product {
-        let Product { dtype, tokens, inputs, outputs, epilogue, places } = self;
+    /// The same for the kernel of ours, where it is tried beside cublasLt: for 16 bits.
+    fn for_hopper(self) -> Option<hopper::Product> {
+        let kind = match self.elements {
+            Elements::F16 => Kind::F16,
+            Elements::Bf16 => Kind::Bf16,
+            Elements::Int8 | Elements::Fp8 | Elements::Fp8ToF16 | Elements::Fp8ToBf16 => return None,
+        };
+        Some(self.as_kind(kind))
+    }
+
+    /// The same in the terms of the kernel of ours.
+    pub(super) fn as_kind(self, kind: Kind) -> hopper::Product {
+        let Product { tokens, inputs, outputs, epilogue, places, .. } = self;
         let (after, bias) = match epilogue {
             Epilogue::None => (After::Nothing, 0),
             Epilogue::Bias => (After::Nothing, places.bias),
             Epilogue::BiasGelu => (After::Gelu, places.bias),
             Epilogue::BiasRelu => (After::Relu, places.bias),
         };
-        let kind = if dtype == DType::BF16 { Kind::Bf16 } else { Kind::F16 };
-        let Places { x, weight, y, .. } = places;
-        hopper::Product { kind, after, tokens, inputs, outputs, x, weight, scales: [0, 0], bias, y }
+        let Places { x, weight, y, x_scales, weight_scales, .. } = places;
+        let scales = [x_scales, weight_scales];
+        hopper::Product { kind, after, tokens, inputs, outputs, x, weight, scales, bias, y }
     }
 }
 
 /// What a product is looked up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
-    pub(super) bf16: bool,
+    pub(super) elements: Elements,
     /// Rounded up.
     pub(super) tokens: usize,
     pub(super) inputs: usize,
@@ -105,11 +156,12 @@ pub(super) struct Key {
 /// cublasLt, with scratch of ours.
 pub(super) struct Gemm {
     pub(super) handle: sys::cublasLtHandle_t,
-    pub(super) scratch: Address,
-    pub(super) scratch_bytes: usize,
+    scratch: Address,
+    scratch_bytes: usize,
     /// Where the card is one.
     hopper: Option<Hopper>,
-    plans: Mutex<HashMap<Key, Plan>>,
+    /// `None`: cublasLt knows no way.
+    plans: Mutex<HashMap<Key, Option<Plan>>>,
 }
 
 // SAFETY: cublasLt's handle may be used from any thread; descriptors are only reached through the lock.
@@ -136,16 +188,38 @@ impl Gemm {
         Ok(Gemm { handle, scratch, scratch_bytes, hopper, plans: Mutex::default() })
     }
 
+    /// The kernel of ours, where the card is one for it.
+    pub(super) fn hopper(&self) -> Option<&Hopper> {
+        self.hopper.as_ref()
+    }
+
+    /// Where sums lie until they become results, and how many bytes there are for them: between a product and the pass
+    /// over its sums nothing else may be queued that uses the scratch.
+    pub(super) fn sums(&self) -> (Address, usize) {
+        (self.scratch, self.scratch_bytes / SUMS_PARTS.1 * SUMS_PARTS.0)
+    }
+
+    /// cublasLt's own part of the scratch.
+    pub(super) fn scratch(&self, elements: Elements) -> (Address, usize) {
+        let sums = if elements.are_summed() { self.sums().1 } else { 0 };
+        (self.scratch + sums as Address, self.scratch_bytes - sums)
+    }
+
     /// Queues a product.
     pub(super) fn run(&self, product: Product, stream: &CudaStream) -> Result<()> {
-        let Product { dtype, tokens, inputs, outputs, epilogue, .. } = product;
+        match self.run_if_known(product, stream)? {
+            true => Ok(()),
+            false => bail!("cublasLt knows no way to multiply {product:?}"),
+        }
+    }
+
+    /// The same; `false` if cublasLt knows no way.
+    pub(super) fn run_if_known(&self, product: Product, stream: &CudaStream) -> Result<bool> {
+        let Product { elements, tokens, inputs, outputs, epilogue, .. } = product;
         if tokens == 0 {
-            return Ok(());
+            return Ok(true);
         }
-        if !matches!(dtype, DType::F16 | DType::BF16) {
-            bail!("products here are of f16 or bf16, not of {dtype:?}");
-        }
-        let key = Key { bf16: dtype == DType::BF16, tokens: rounded(tokens), inputs, outputs, epilogue };
+        let key = Key { elements, tokens: rounded(tokens), inputs, outputs, epilogue };
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
         let plan = match plans.get(&key) {
             Some(plan) => plan,
@@ -154,30 +228,41 @@ impl Gemm {
                 plans.entry(key).or_insert(plan)
             }
         };
-        self.queue(&plan.shape, &plan.way, product, stream)
+        let Some(plan) = plan else { return Ok(false) };
+        self.queue(&plan.shape, &plan.way, product, stream)?;
+        Ok(true)
     }
 
     fn queue(&self, shape: &Shape, way: &Way, product: Product, stream: &CudaStream) -> Result<()> {
-        match (way, &self.hopper) {
-            (Way::Library(algorithm), _) => {
+        match (way, &self.hopper, product.for_hopper()) {
+            (Way::Library(algorithm), _, _) => {
                 shape.queue(self, algorithm, product.tokens, product.places, stream).map_err(candle_core::Error::wrap)
             }
-            (Way::Hopper, Some(hopper)) => hopper.run(product.for_hopper(), stream),
-            (Way::Hopper, None) => unreachable!("it is tried only where there is one"),
+            (Way::Hopper, Some(hopper), Some(product)) => hopper.run(product, stream),
+            (Way::Hopper, _, _) => unreachable!("it is tried only where there is one"),
         }
     }
 
-    fn plan(&self, key: Key, product: Product, stream: &CudaStream) -> Result<Plan> {
-        let shape = Shape::new(key).map_err(candle_core::Error::wrap)?;
+    fn plan(&self, key: Key, product: Product, stream: &CudaStream) -> Result<Option<Plan>> {
         let large = product.tokens >= TRIED_FROM;
-        let guesses = shape.guesses(self, if large { GUESSES } else { 1 }).map_err(candle_core::Error::wrap)?;
+        let most = if large { GUESSES } else { 1 };
+        let guessed = Shape::new(key).and_then(|shape| Ok((shape.guesses(self, most, product.places)?, shape)));
+        let (guesses, shape) = match guessed {
+            Ok(found) => found,
+            // Not every library has such products: it is no error that this one has none.
+            Err(_) if key.elements.are_scaled() => return Ok(None),
+            Err(error) => return Err(candle_core::Error::wrap(error)),
+        };
         let mut ways = guesses.into_iter().map(Way::Library).collect::<VecDeque<_>>();
-        let kind = product.for_hopper().kind;
-        if large && self.hopper.as_ref().is_some_and(|hopper| hopper.takes(kind, key.inputs, key.outputs)) {
+        let takes = |product: hopper::Product| {
+            self.hopper.as_ref().is_some_and(|hopper| hopper.takes(product.kind, key.inputs, key.outputs))
+        };
+        if large && product.for_hopper().is_some_and(takes) {
             ways.push_back(Way::Hopper);
         }
-        let Some(mut way) = ways.pop_front() else { bail!("cublasLt knows no way to multiply {key:?}") };
-        if !ways.is_empty() {
+        let Some(mut way) = ways.pop_front() else { return Ok(None) };
+        // What scales may be refused when it is queued.
+        if !ways.is_empty() || key.elements.are_scaled() {
             // What was queued before is not to be counted in.
             stream.synchronize().map_err(candle_core::Error::wrap)?;
             let mut best = self.time(&shape, &way, product, stream)?.unwrap_or(f32::INFINITY);
@@ -187,8 +272,11 @@ impl Gemm {
                     (way, best) = (other, time);
                 }
             }
+            if best.is_infinite() {
+                return Ok(None);
+            }
         }
-        Ok(Plan { shape, way })
+        Ok(Some(Plan { shape, way }))
     }
 
     /// The milliseconds of a product; `None` if this way does not work for this number of tokens.

@@ -31,15 +31,19 @@ const ALIGNMENT: usize = 16;
 pub(super) enum Kind {
     F16,
     Bf16,
+    Int8,
+    E4m3,
 }
 
 impl Kind {
-    const ALL: [Kind; 2] = [Kind::F16, Kind::Bf16];
+    const ALL: [Kind; 4] = [Kind::F16, Kind::Bf16, Kind::Int8, Kind::E4m3];
 
     fn name(self) -> &'static str {
         match self {
             Kind::F16 => "f16",
             Kind::Bf16 => "bf16",
+            Kind::Int8 => "int8",
+            Kind::E4m3 => "e4m3",
         }
     }
 
@@ -47,6 +51,7 @@ impl Kind {
     fn bytes(self) -> usize {
         match self {
             Kind::F16 | Kind::Bf16 => 2,
+            Kind::Int8 | Kind::E4m3 => 1,
         }
     }
 }

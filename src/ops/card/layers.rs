@@ -5,7 +5,8 @@ use cudarc::driver::PushKernelArg;
 
 use super::HEAD_SIZES;
 use super::cublas_lt::Places;
-use super::gemm::{Epilogue, Product};
+use super::eight_bit::Codes;
+use super::gemm::{Elements, Epilogue, Product};
 use super::layout::Layout;
 use super::operations::{Operations, launch};
 use super::tensors::{address, address_of, memory};
@@ -30,7 +31,7 @@ pub(crate) fn linear(
     epilogue: Epilogue,
     y: &Tensor,
 ) -> Result<()> {
-    let Held::Rows(weights) = weight.held() else { bail!("the matrix is not held as it is computed with") };
+    let Held::Rows(weights) = weight.held() else { bail!("the matrix is not of 16 bits a weight") };
     let (tokens, inputs) = x.dims2()?;
     let (outputs, dtype) = (weight.rows(), weights.dtype());
     assert_eq!(inputs, weight.columns(), "a product's matrices fit");
@@ -44,8 +45,10 @@ pub(crate) fn linear(
         weight: address_of(weights, dtype, &[outputs, inputs])?,
         bias,
         y: address_of(y, dtype, &[tokens, outputs])?,
+        x_scales: 0,
+        weight_scales: 0,
     };
-    let product = Product { dtype, tokens, inputs, outputs, epilogue, places };
+    let product = Product { elements: Elements::of(dtype)?, tokens, inputs, outputs, epilogue, places };
     operations.gemm.run(product, &operations.stream)
 }
 
@@ -85,7 +88,8 @@ pub(crate) fn attention(
     Ok(())
 }
 
-/// `x = norm(x + delta + bias)`, row by row, in place. Both are (tokens, width).
+/// `x = norm(x + delta + bias)`, row by row, in place. Both are (tokens, width). With `codes` those of the result are
+/// written in the same pass, as [`quantize`](super::quantize) does.
 pub(crate) fn add_norm(
     operations: &Operations,
     norm: &Norm,
@@ -93,6 +97,7 @@ pub(crate) fn add_norm(
     delta: &Tensor,
     bias: Option<&Tensor>,
     layout: &Layout,
+    codes: Option<&Codes>,
 ) -> Result<()> {
     let (rows, width) = x.dims2()?;
     let dtype = x.dtype();
@@ -100,27 +105,35 @@ pub(crate) fn add_norm(
     if layout.tokens == 0 {
         return Ok(());
     }
-    let (function, config) = operations.functions(dtype)?.add_norm(layout.tokens, width)?;
+    let form = codes.map(|codes| codes.form);
+    let (function, config) = operations.functions(dtype)?.add_norm(form, layout.tokens, width)?;
+    let codes = codes.map(|codes| codes.addresses(layout.tokens, width)).transpose()?;
     let (out, nothing) = (address(x, dtype)?, 0u64);
     let delta = address_of(delta, dtype, &[rows, width])?;
     let bias = bias.map_or(Ok(0), |bias| address_of(bias, dtype, &[width]))?;
     let (weight, offset) = (address_of(&norm.weight, dtype, &[width])?, address_of(&norm.bias, dtype, &[width])?);
     let (tokens, width) = (layout.tokens as i32, width as i32);
     let mut arguments = operations.stream.launch_builder(function);
-    arguments.arg(&out).arg(&nothing).arg(&delta).arg(&out).arg(&bias).arg(&weight).arg(&offset);
+    arguments.arg(&out).arg(&nothing);
+    if let Some((codes, scales)) = &codes {
+        arguments.arg(codes).arg(scales);
+    }
+    arguments.arg(&delta).arg(&out).arg(&bias).arg(&weight).arg(&offset);
     arguments.arg(&tokens).arg(&width).arg(&norm.epsilon);
     // SAFETY: the arguments are those that the kernel declares; it reads and writes `tokens` rows of `width` values.
     unsafe { arguments.launch(config) }.map_err(candle_core::Error::wrap)?;
     Ok(())
 }
 
-/// The normalized sum of word, position and type embeddings into `out` (tokens, width).
+/// The normalized sum of word, position and type embeddings into `out` (tokens, width), and its codes as [`add_norm`]
+/// writes them.
 pub(crate) fn embed(
     operations: &Operations,
     tables: &Tables,
     norm: &Norm,
     layout: &Layout,
     out: &Tensor,
+    codes: Option<&Codes>,
 ) -> Result<()> {
     let (rows, width) = out.dims2()?;
     let dtype = out.dtype();
@@ -128,7 +141,9 @@ pub(crate) fn embed(
     if layout.tokens == 0 {
         return Ok(());
     }
-    let (function, config) = operations.functions(dtype)?.embed(layout.tokens, width)?;
+    let form = codes.map(|codes| codes.form);
+    let (function, config) = operations.functions(dtype)?.embed(form, layout.tokens, width)?;
+    let codes = codes.map(|codes| codes.addresses(layout.tokens, width)).transpose()?;
     let table = |matrix: &Matrix| match matrix.held() {
         Held::Rows(rows) => Ok((address_of(rows, dtype, &[matrix.rows(), width])?, matrix.rows() as u32)),
         _ => bail!("the table is not held as it is read"),
@@ -138,7 +153,11 @@ pub(crate) fn embed(
     let (weight, offset) = (address_of(&norm.weight, dtype, &[width])?, address_of(&norm.bias, dtype, &[width])?);
     let (out, tokens, width) = (address(out, dtype)?, layout.tokens as i32, width as i32);
     let mut arguments = operations.stream.launch_builder(function);
-    arguments.arg(&out).arg(&words.0).arg(&word_ids).arg(&words.1);
+    arguments.arg(&out);
+    if let Some((codes, scales)) = &codes {
+        arguments.arg(codes).arg(scales);
+    }
+    arguments.arg(&words.0).arg(&word_ids).arg(&words.1);
     arguments.arg(&positions.0).arg(&position_ids).arg(&positions.1);
     arguments.arg(&types.0).arg(&type_ids).arg(&types.1);
     arguments.arg(&weight).arg(&offset).arg(&tokens).arg(&width).arg(&norm.epsilon);

@@ -24,8 +24,12 @@ mod layers;
 #[cfg(feature = "cuda")]
 mod recordings;
 #[cfg(feature = "cuda")]
+mod eight_bit;
+#[cfg(feature = "cuda")]
 mod fetch;
 
+#[cfg(feature = "cuda")]
+pub(crate) use eight_bit::{Codes, linear_eight_bit, quantize};
 #[cfg(feature = "cuda")]
 pub(crate) use fetch::{Fetch, fetch};
 #[cfg(feature = "cuda")]
@@ -35,7 +39,7 @@ pub(crate) use layers::{add_norm, attention, embed, linear, pool, pool_into, vec
 #[cfg(feature = "cuda")]
 pub(crate) use layout::Layout;
 #[cfg(feature = "cuda")]
-pub(crate) use operations::Operations;
+pub(crate) use operations::{Operations, capability};
 #[cfg(feature = "cuda")]
 pub(crate) use recordings::{Key, Recordings};
 #[cfg(feature = "cuda")]
@@ -53,6 +57,23 @@ const WIDTHS: [usize; 7] = [256, 512, 768, 1024, 2048, 4096, 8192];
 
 /// Values of a 16-byte access: widths are multiples of this.
 const VECTOR: usize = 8;
+
+/// Widths that quantization is compiled for: one takes those up to its own.
+const QUANTIZED_WIDTHS: [usize; 3] = [1024, 4096, 16_384];
+
+/// The first compute capability with fp8.
+#[cfg(feature = "cuda")]
+pub(crate) const FP8_FROM: (i32, i32) = (8, 9);
+
+/// Both sides of an 8-bit product are multiples of this: tensor cores take codes 16 bytes at a time.
+const EIGHT_BIT_STEP: usize = 16;
+
+/// Whether layers of hidden states of this width, with so many values inside the feed-forward block, can be 8-bit.
+pub(crate) fn computes_eight_bit(width: usize, inner: usize) -> bool {
+    [width, inner]
+        .iter()
+        .all(|side| side.is_multiple_of(EIGHT_BIT_STEP) && *side <= QUANTIZED_WIDTHS[QUANTIZED_WIDTHS.len() - 1])
+}
 
 /// Whether there are kernels for hidden states of this width with heads of this size.
 pub(crate) fn computes(width: usize, head_size: usize) -> bool {

@@ -3,28 +3,33 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use candle_core::{CudaDevice, DType, Result, Tensor, bail};
+use candle_core::{CudaDevice, DType, Device, Result, Tensor, bail};
 use cudarc::driver::sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
 use cudarc::driver::{CudaFunction, CudaModule, CudaStream, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 
+use super::eight_bit::EightBitProducts;
 use super::fetch::Pages;
-use super::gemm::Gemm;
+use super::gemm::{Epilogue, Gemm};
 use super::hopper::Hopper;
 use super::tensors::{Address, ordinal};
-use super::{HEAD_SIZES, TILE, VECTOR, WIDTHS};
+use super::{HEAD_SIZES, QUANTIZED_WIDTHS, TILE, VECTOR, WIDTHS};
+use crate::ops::EightBit;
 
 /// The kernels, compiled for every architecture that the build was told of.
 macro_rules! compiled {
     ($($name:literal),+) => { [$(($name, include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin")))),+] };
 }
 
-static KERNELS: [(&str, &[u8]); 5] = compiled!["attention", "embed", "norm", "pool", "product"];
+static KERNELS: [(&str, &[u8]); 6] = compiled!["attention", "embed", "norm", "pool", "product", "quantize"];
 
 /// All that runs on one card. One stream, used by one thread at a time.
 pub(crate) struct Operations {
     pub(super) stream: Arc<CudaStream>,
     pub(super) gemm: Gemm,
+    /// All that can multiply codes on this card, and what does.
+    pub(crate) eight_bit: &'static [EightBitProducts],
+    pub(crate) eight_bit_chosen: EightBitProducts,
     /// Where results go on the host.
     pub(super) pages: Pages,
     f16: Functions,
@@ -50,12 +55,17 @@ impl Operations {
             })
             .collect::<Result<Vec<Arc<CudaModule>>>>()?;
         let (capability, product) = (stream.context().compute_capability(), &modules[4]);
-        let hopper = match capability.map_err(candle_core::Error::wrap)? {
+        let capability = capability.map_err(candle_core::Error::wrap)?;
+        let hopper = match capability {
             (9, 0) => Some(Hopper::new(product, &stream)?),
             _ => None,
         };
+        let eight_bit = EightBitProducts::of(capability);
+        let named = std::env::var(EightBitProducts::VARIABLE).ok();
         let operations = Operations {
             gemm: Gemm::new(scratch.0, scratch.1, hopper)?,
+            eight_bit,
+            eight_bit_chosen: EightBitProducts::chosen(eight_bit, named.as_deref())?,
             pages: Pages::default(),
             f16: Functions::load(&modules, "f16")?,
             bf16: Functions::load(&modules, "bf16")?,
@@ -91,11 +101,23 @@ impl Operations {
     }
 }
 
+/// The compute capability of a card.
+///
+/// # Errors
+/// If the device is none.
+pub(crate) fn capability(device: &Device) -> Result<(i32, i32)> {
+    let stream = device.as_cuda_device()?.cuda_stream();
+    stream.context().compute_capability().map_err(candle_core::Error::wrap)
+}
+
 /// Up to this width a row is a warp's, and a block has four.
 const WARP_WIDTH: usize = 1024;
 
 /// Threads of a block over rows.
 const ROW_THREADS: u32 = 128;
+
+/// The same where the widest rows are quantized.
+const WIDEST_THREADS: u32 = 256;
 
 /// The kernels for one dtype.
 pub(super) struct Functions {
@@ -105,6 +127,21 @@ pub(super) struct Functions {
     add_norm: Vec<CudaFunction>,
     embed: Vec<CudaFunction>,
     pub(super) pool: CudaFunction,
+    int8: Codings,
+    fp8: Codings,
+}
+
+/// To 8 bits and back.
+struct Codings {
+    /// In the order of [`QUANTIZED_WIDTHS`].
+    quantize: Vec<CudaFunction>,
+    /// Passes that write the codes of their result too, in the order of [`WIDTHS`].
+    add_norm: Vec<CudaFunction>,
+    embed: Vec<CudaFunction>,
+    /// Nothing or a bias behind the scales, then GELU by its tanh formula, then max(x, 0).
+    plain: CudaFunction,
+    gelu: CudaFunction,
+    relu: CudaFunction,
 }
 
 /// Both forms of attention for one head size.
@@ -122,12 +159,24 @@ pub(super) struct Tiled {
 
 impl Functions {
     fn load(modules: &[Arc<CudaModule>], dtype: &str) -> Result<Functions> {
-        let [attention, embed, norm, pool, _] = modules else { unreachable!("there are five modules") };
+        let [attention, embed, norm, pool, _, quantize] = modules else { unreachable!("there are six modules") };
         let find = |module: &Arc<CudaModule>, name: String| {
             module.load_function(&name).map_err(|error| candle_core::Error::msg(format!("{name}: {error}")))
         };
-        let by_width = |module: &Arc<CudaModule>, name: &str| {
-            WIDTHS.iter().map(|width| find(module, format!("{name}_{dtype}_{width}"))).collect::<Result<Vec<_>>>()
+        let by_widths = |module: &Arc<CudaModule>, name: &str, widths: &[usize]| {
+            widths.iter().map(|width| find(module, format!("{name}_{dtype}_{width}"))).collect::<Result<Vec<_>>>()
+        };
+        let by_width = |module: &Arc<CudaModule>, name: &str| by_widths(module, name, &WIDTHS);
+        let codings = |form: &str| -> Result<Codings> {
+            let dequantize = |name: &str| find(quantize, format!("dequantize_{name}{form}_{dtype}"));
+            Ok(Codings {
+                quantize: by_widths(quantize, &format!("quantize_{form}"), &QUANTIZED_WIDTHS)?,
+                add_norm: by_width(norm, &format!("add_norm_{form}"))?,
+                embed: by_width(embed, &format!("embed_{form}"))?,
+                plain: dequantize("")?,
+                gelu: dequantize("gelu_tanh_")?,
+                relu: dequantize("relu_")?,
+            })
         };
         let tiled = |size: usize, long: bool| -> Result<Tiled> {
             let end = if long { "_long" } else { "" };
@@ -151,23 +200,71 @@ impl Functions {
             add_norm: by_width(norm, "add_norm")?,
             embed: by_width(embed, "embed")?,
             pool: find(pool, format!("pool_{dtype}"))?,
+            int8: codings("i8")?,
+            fp8: codings("f8")?,
         })
     }
 
-    /// The norm for rows of this width, and its launch over so many.
-    pub(super) fn add_norm(&self, rows: usize, width: usize) -> Result<(&CudaFunction, LaunchConfig)> {
-        by_width(&self.add_norm, rows, width)
+    /// The norm for rows of this width, and its launch over so many. With a form it writes codes too.
+    pub(super) fn add_norm(
+        &self,
+        form: Option<EightBit>,
+        rows: usize,
+        width: usize,
+    ) -> Result<(&CudaFunction, LaunchConfig)> {
+        let functions = form.map_or(&self.add_norm, |form| &self.codings(form).add_norm);
+        by_width(functions, &WIDTHS, rows, width)
     }
 
-    /// The embeddings for rows of this width, and their launch over so many.
-    pub(super) fn embed(&self, rows: usize, width: usize) -> Result<(&CudaFunction, LaunchConfig)> {
-        by_width(&self.embed, rows, width)
+    /// The embeddings for rows of this width, and their launch over so many. With a form they write codes too.
+    pub(super) fn embed(
+        &self,
+        form: Option<EightBit>,
+        rows: usize,
+        width: usize,
+    ) -> Result<(&CudaFunction, LaunchConfig)> {
+        let functions = form.map_or(&self.embed, |form| &self.codings(form).embed);
+        by_width(functions, &WIDTHS, rows, width)
+    }
+
+    /// The quantization of rows of this width, and its launch over so many.
+    pub(super) fn quantize(&self, form: EightBit, rows: usize, width: usize) -> Result<(&CudaFunction, LaunchConfig)> {
+        let (function, mut config) = by_width(&self.codings(form).quantize, &QUANTIZED_WIDTHS, rows, width)?;
+        if width > QUANTIZED_WIDTHS[1] {
+            config.block_dim.0 = WIDEST_THREADS;
+        }
+        Ok((function, config))
+    }
+
+    /// The pass over sums.
+    pub(super) fn dequantize(&self, form: EightBit, epilogue: Epilogue) -> &CudaFunction {
+        let Codings { plain, gelu, relu, .. } = self.codings(form);
+        match epilogue {
+            Epilogue::None | Epilogue::Bias => plain,
+            Epilogue::BiasGelu => gelu,
+            Epilogue::BiasRelu => relu,
+        }
+    }
+
+    fn codings(&self, form: EightBit) -> &Codings {
+        match form {
+            EightBit::Int8 => &self.int8,
+            EightBit::Fp8 => &self.fp8,
+        }
     }
 }
 
-fn by_width(functions: &[CudaFunction], rows: usize, width: usize) -> Result<(&CudaFunction, LaunchConfig)> {
-    let fitting = WIDTHS.iter().position(|largest| width <= *largest).filter(|_| width.is_multiple_of(VECTOR));
-    let Some(index) = fitting else { bail!("rows of {width} values: multiples of 8 up to 8,192 are possible") };
+/// The function for rows of this width of those that are compiled for `widths`.
+fn by_width<'a>(
+    functions: &'a [CudaFunction],
+    widths: &[usize],
+    rows: usize,
+    width: usize,
+) -> Result<(&'a CudaFunction, LaunchConfig)> {
+    let fitting = widths.iter().position(|largest| width <= *largest).filter(|_| width.is_multiple_of(VECTOR));
+    let Some(index) = fitting else {
+        bail!("rows of {width} values: multiples of 8 up to {} are possible", widths[widths.len() - 1])
+    };
     let blocks = if width <= WARP_WIDTH { rows.div_ceil(ROW_THREADS as usize / 32) } else { rows };
     Ok((&functions[index], launch((blocks, 1), ROW_THREADS, 0)?))
 }

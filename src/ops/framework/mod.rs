@@ -30,14 +30,14 @@ use crate::config::Dtype;
 /// Most elements of a tensor: kernels of the framework hold an element's index as a signed number of 32 bits.
 pub(crate) const ELEMENTS_MAX: u64 = i32::MAX as u64;
 
-/// What activations are held as for weights of this form. int8 has f16: its products are computed from 8-bit blocks
+/// What activations are held as for weights of this form. 8-bit forms have f16: their products are computed from 8 bits
 /// of the activations in any case, which f16 tells apart as well as f32 does, and everything between the products,
-/// the scores above all, takes half the memory and half the time. It costs a conversion on both sides of every product
-/// of more than 8 rows, which the framework computes through f32.
+/// the scores above all, takes half the memory and half the time. With q8_0 it costs a conversion on both sides of every
+/// product of more than 8 rows, which the framework computes through f32.
 pub(crate) const fn activations(dtype: Dtype) -> DType {
     match dtype {
         Dtype::F32 => DType::F32,
-        Dtype::F16 | Dtype::Int8 => DType::F16,
+        Dtype::F16 | Dtype::Q8 | Dtype::Int8 | Dtype::Fp8 => DType::F16,
         Dtype::Bf16 => DType::BF16,
     }
 }
