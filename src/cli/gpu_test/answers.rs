@@ -10,12 +10,19 @@ use super::stage::Stage;
 use crate::config::{Dtype, ModelConfig, Source, Task};
 use crate::device::{Hardware, Need};
 use crate::model::{Batch, Blueprint, DeviceForm, ModelFiles, Output, TokenRow, embedded_names};
+use crate::ops::card::FP8_FROM;
 use crate::tokenize::{TextRow, Truncate};
 use crate::units::{Bytes, ModelId};
 
 /// The least cosine to the answers in f32 on the CPU.
-const BARS: [(Dtype, f64); 4] =
-    [(Dtype::F32, 0.99999), (Dtype::F16, 0.9999), (Dtype::Bf16, 0.999), (Dtype::Int8, 0.995)];
+const BARS: [(Dtype, f64); 6] = [
+    (Dtype::F32, 0.99999),
+    (Dtype::F16, 0.9999),
+    (Dtype::Bf16, 0.999),
+    (Dtype::Q8, 0.995),
+    (Dtype::Int8, 0.998),
+    (Dtype::Fp8, 0.995),
+];
 
 const TEXTS: [&str; 6] = [
     "web server",
@@ -27,26 +34,25 @@ const TEXTS: [&str; 6] = [
 ];
 
 pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
-    let embedded = embedded_names().map(|name| (name.to_owned(), ModelFiles::embedded(name)));
-    let folders = stage.folders.iter().map(|folder| (folder.display().to_string(), ModelFiles::open(folder)));
-    let models: Vec<_> = embedded.chain(folders).collect();
+    let (models, possible) = (models(stage), possible(stage));
     let (mut lines, mut worst) = (String::new(), f64::INFINITY);
     let mut missed = Vec::new();
     for (number, (name, files)) in models.into_iter().enumerate() {
-        let files = files.with_context(|| name.clone())?;
+        let files = files?;
         let of = |dtype| blueprint(&name, files.clone(), dtype);
         let reference = of(Dtype::F32)?;
         let rows = rows(&reference)?;
         let expected = on_the_cpu(&reference, &rows)?;
         write!(lines, "\n  {name}:")?;
-        for (dtype, bar) in BARS {
+        for (dtype, bar) in BARS.into_iter().filter(|(dtype, _)| possible(*dtype)) {
             let id = ModelId::new(100 + 10 * number as u32 + dtype as u32);
-            let found = on_the_card(stage, id, &of(dtype)?.for_device(DeviceForm::Cuda), &rows)?;
+            let blueprint = of(dtype)?.for_device(DeviceForm::Cuda);
+            let found = on_the_card(stage, id, &blueprint, &rows, batches(rows.len()))?;
             let expected: Vec<Vec<f32>> = found.iter().map(|(row, _)| expected[*row].clone()).collect();
             let found: Vec<Vec<f32>> = found.into_iter().map(|(_, answer)| answer).collect();
             let cosine = least_cosine(&found, &expected);
             worst = worst.min(cosine);
-            write!(lines, " {dtype} {cosine:.6}")?;
+            write!(lines, " {dtype} {cosine:.6} in {},", blueprint.resident())?;
             if cosine.is_nan() || cosine < bar {
                 missed.push(format!("{name} in {dtype}: {cosine:.6}, at least {bar} is wanted"));
             }
@@ -56,7 +62,20 @@ pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
     Ok(format!("smallest cosine {worst:.6}{lines}"))
 }
 
-fn blueprint(name: &str, files: ModelFiles, dtype: Dtype) -> anyhow::Result<Blueprint> {
+/// The built-in models and those that were named.
+pub(super) fn models(stage: &Stage) -> Vec<(String, anyhow::Result<ModelFiles>)> {
+    let embedded = embedded_names().map(|name| (name.to_owned(), ModelFiles::embedded(name)));
+    let folders = stage.folders.iter().map(|folder| (folder.display().to_string(), ModelFiles::open(folder)));
+    embedded.chain(folders).map(|(name, files)| (name.clone(), files.context(name))).collect()
+}
+
+/// Which dtypes the card has.
+pub(super) fn possible(stage: &Stage) -> impl Fn(Dtype) -> bool + Copy + use<> {
+    let has_fp8 = stage.card().capability() >= FP8_FROM;
+    move |dtype| dtype != Dtype::Fp8 || has_fp8
+}
+
+pub(super) fn blueprint(name: &str, files: ModelFiles, dtype: Dtype) -> anyhow::Result<Blueprint> {
     let config = ModelConfig { dtype, ..ModelConfig::new(name, Source::Path(name.into())) };
     Blueprint::new(&config, files).with_context(|| name.to_owned())
 }
@@ -88,17 +107,18 @@ fn batches(rows: usize) -> Vec<Vec<usize>> {
 }
 
 /// The number of a row and its answer, for every row of every batch.
-fn on_the_card(
+pub(super) fn on_the_card(
     stage: &mut Stage,
     id: ModelId,
     blueprint: &Blueprint,
     rows: &[Arc<TokenRow>],
+    batches: Vec<Vec<usize>>,
 ) -> anyhow::Result<Vec<(usize, Vec<f32>)>> {
     let (loaded, account) =
         stage.hardware.load(id, |device| blueprint.load(device)).map_err(|fault| anyhow!("{fault}"))?;
     let mut model = loaded?;
     let mut answers = Vec::new();
-    for numbers in batches(rows.len()) {
+    for numbers in batches {
         let batch = Batch::Tokens(numbers.iter().map(|number| rows[*number].clone()).collect());
         let need = Need { predicted: Bytes::ZERO, ceiling: Bytes::MAX };
         match stage.hardware.step(id, need, || model.step(&batch)) {

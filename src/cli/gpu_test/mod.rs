@@ -11,7 +11,9 @@ mod cycle;
 mod foreign;
 mod operations;
 mod kernels;
+mod eight_bit;
 mod answers;
+mod neighbours;
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -70,7 +72,7 @@ fn never(_: u64) -> Failures {
 
 /// In the order in which they are run. Those that fail on purpose have a process of their own: a process has one
 /// allocator.
-const CHECKS: [Check; 12] = [
+const CHECKS: [Check; 14] = [
     Check { name: "cost", claim: "an allocation and its free cost at most 1.5 us", run: cost::run, failures: never },
     Check { name: "books", claim: "every part of the card's memory is named", run: books::run, failures: never },
     Check { name: "behind", claim: "memory taken behind our back shows", run: behind::run, failures: never },
@@ -80,7 +82,9 @@ const CHECKS: [Check; 12] = [
     Check { name: "foreign", claim: "what is not ours is left to the driver", run: foreign::run, failures: never },
     Check { name: "operations", claim: "f16 and int8 compute what f32 does", run: operations::run, failures: never },
     Check { name: "kernels", claim: "our kernels compute what plain code does", run: kernels::run, failures: never },
+    Check { name: "eight-bit", claim: "so do those of 8 bits, by every way", run: eight_bit::run, failures: never },
     Check { name: "answers", claim: "models answer as in f32 on the CPU", run: answers::run, failures: never },
+    Check { name: "neighbours", claim: "the nearest texts stay the nearest", run: neighbours::run, failures: never },
     Check {
         name: "random-failures",
         claim: "no answer is lost when the driver fails at random",
