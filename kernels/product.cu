@@ -8,16 +8,6 @@
 //   bias     (outputs) T, or null
 //   y        (tokens, outputs) T; outputs is a multiple of 8
 //
-// `product_e4m3_gelu_e4m3` leaves y in e4m3, for a product that follows, with y_scales (tokens) f32. Nobody knows the
-// largest magnitude of a row of y before all of it is there, but it has a bound: no |gelu(h)| is above |h|, and no |h|
-// above max |x[t]| * norm + bias_max, where norm is the largest sum of magnitudes of a row of weights. So
-//
-//   y_scales[t] = x_scales[t] * norm + bias_max / 448
-//
-// with max |x[t]| = 448 * x_scales[t]. The bound is some hundred times what is typical, seven binades; e4m3 has fifteen
-// of full precision, so that what is lost are digits of values that are a thousandth of others. outputs is a multiple
-// of 16 there.
-//
 // The maps are of bytes, swizzle by 128 of them and fill what lies outside with zeros, so that no size has to be a
 // multiple of the tile. `row_bytes` is the length of a row of x and of the weights.
 //
@@ -31,8 +21,6 @@
 //
 // Numbers: sums of int8 are exact in 32 bits (inputs up to 2^17). Those of e4m3 are as wide as the tensor cores keep
 // them, about 14 bits below the largest term; others are f32.
-
-#include <cuda_fp8.h>
 
 #include "functions.cuh"
 #include "hopper.cuh"
@@ -191,82 +179,10 @@ __device__ __forceinline__ void store_tile(const SUM (&sums)[64], const Columns<
     }
 }
 
-// What is stored as it is computed.
-template <typename T>
-struct Plain {
-    T* y;
-    const float* x_scales;
-
-    template <typename ACTIVATION, typename SUM>
-    __device__ __forceinline__ void store(const SUM (&sums)[64], const Columns<T>& columns, int row, int column,
-                                          int tokens, int outputs) const {
-        store_tile<ACTIVATION>(sums, columns, y, x_scales, row, column, tokens, outputs);
-    }
-};
-
-// What is stored in e4m3.
-template <typename T>
-struct Quantized {
-    uint8_t* y;
-    const float* x_scales;
-    float* y_scales;
-    float norm;
-    float bias_max;
-
-    template <typename ACTIVATION>
-    __device__ __forceinline__ void store(const float (&sums)[64], const Columns<T>& columns, int row, int column,
-                                          int tokens, int outputs) const {
-        const int lane = threadIdx.x % WARP;
-        const int rows[2] = {row, row + 8};
-        float scales[2] = {0.0f, 0.0f}, inverses[2];
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            if (rows[half] < tokens) scales[half] = x_scales[rows[half]];
-            const float own = scales[half] * norm + bias_max * (1.0f / 448.0f);
-            inverses[half] = own > 0.0f ? reciprocal_fast(own) : 0.0f;
-            if (column == 0 && lane % 4 == 0 && rows[half] < tokens) y_scales[rows[half]] = own;
-        }
-#pragma unroll
-        for (int wide = 0; wide < 2; ++wide) {
-            // Of two groups of 8 columns in one register, so that four lanes hold all of eight groups.
-            uint32_t packed[2][4];
-#pragma unroll
-            for (int pair = 0; pair < 4; ++pair) {
-#pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    uint32_t bytes[2];
-#pragma unroll
-                    for (int side = 0; side < 2; ++side) {
-                        const int index = wide * 8 + 2 * pair + side;
-                        const float2 weight = columns.scales[index], offset = columns.offset(index);
-                        const float* values = sums + 4 * index + 2 * half;
-                        const float low = values[0] * (scales[half] * weight.x) + offset.x;
-                        const float high = values[1] * (scales[half] * weight.y) + offset.y;
-                        const float2 scaled = make_float2(ACTIVATION::apply(low) * inverses[half],
-                                                          ACTIVATION::apply(high) * inverses[half]);
-                        bytes[side] = __nv_cvt_float2_to_fp8x2(scaled, __NV_SATFINITE, __NV_E4M3);
-                    }
-                    packed[half][pair] = bytes[0] | bytes[1] << 16;
-                }
-            }
-            const int at = column + 64 * wide + 16 * (lane % 4);
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const uint4 all = gather_columns(packed[half], lane);
-                const uint4 sorted = make_uint4(__byte_perm(all.x, all.y, 0x5410), __byte_perm(all.z, all.w, 0x5410),
-                                                __byte_perm(all.x, all.y, 0x7632), __byte_perm(all.z, all.w, 0x7632));
-                if (rows[half] < tokens && at < outputs) {
-                    *reinterpret_cast<uint4*>(y + static_cast<size_t>(rows[half]) * outputs + at) = sorted;
-                }
-            }
-        }
-    }
-};
-
-template <typename KIND, typename T, typename ACTIVATION, typename OUT>
-__device__ __forceinline__ void product(const CUtensorMap* x_map, const CUtensorMap* weight_map, const OUT& out,
-                                        const float* weight_scales, const T* bias, int tokens, int row_bytes,
-                                        int outputs) {
+template <typename KIND, typename T, typename ACTIVATION>
+__device__ __forceinline__ void product(const CUtensorMap* x_map, const CUtensorMap* weight_map, T* y,
+                                        const float* x_scales, const float* weight_scales, const T* bias, int tokens,
+                                        int row_bytes, int outputs) {
     using Sum = typename KIND::Sum;
     const Shared shared;
     const Tiles tiles(tokens, outputs);
@@ -349,18 +265,18 @@ __device__ __forceinline__ void product(const CUtensorMap* x_map, const CUtensor
             pin(lower);
             release(before);
             place.skip(steps);
-            out.template store<ACTIVATION>(upper, columns, row, column, tokens, outputs);
-            out.template store<ACTIVATION>(lower, columns, row + 64, column, tokens, outputs);
+            store_tile<ACTIVATION>(upper, columns, y, x_scales, row, column, tokens, outputs);
+            store_tile<ACTIVATION>(lower, columns, y, x_scales, row + 64, column, tokens, outputs);
         }
     }
     // The other block may still write to this one's memory.
     sync_cluster();
 }
 
-#define BODY(KIND, T, ACTIVATION, OUT) \
-    product<KIND, T, ACTIVATION>(&x_map, &weight_map, OUT, weight_scales, bias, tokens, row_bytes, outputs)
+#define BODY(KIND, T, ACTIVATION) \
+    product<KIND, T, ACTIVATION>(&x_map, &weight_map, y, x_scales, weight_scales, bias, tokens, row_bytes, outputs)
 #else
-#define BODY(KIND, T, ACTIVATION, OUT)
+#define BODY(KIND, T, ACTIVATION)
 #endif
 
 // Other cards know no clusters.
@@ -375,7 +291,7 @@ __device__ __forceinline__ void product(const CUtensorMap* x_map, const CUtensor
         NAME(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap weight_map, T* y,       \
              const float* x_scales, const float* weight_scales, const T* bias, int tokens, int row_bytes,           \
              int outputs) {                                                                                         \
-        BODY(KIND, T, ACTIVATION, (Plain<T>{y, x_scales}));                                                         \
+        BODY(KIND, T, ACTIVATION);                                                                                  \
     }
 
 #define PRODUCTS(NAME, KIND, T, GELU)             \
@@ -387,10 +303,3 @@ PRODUCTS(int8, Int8, f16, GeluTanhFast)
 PRODUCTS(e4m3, E4m3, f16, GeluTanhFast)
 PRODUCTS(f16, F16, f16, GeluTanh)
 PRODUCTS(bf16, Bf16, bf16, GeluTanh)
-
-extern "C" __global__ void __launch_bounds__(THREADS, 1) CLUSTERED
-    product_e4m3_gelu_e4m3(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap weight_map,
-                           uint8_t* y, const float* x_scales, const float* weight_scales, const f16* bias, int tokens,
-                           int row_bytes, int outputs, float* y_scales, float norm, float bias_max) {
-    BODY(E4m3, f16, GeluTanhFast, (Quantized<f16>{y, x_scales, y_scales, norm, bias_max}));
-}

@@ -9,7 +9,7 @@ use candle_core::Device;
 use super::stage::Stage;
 use crate::config::{Dtype, ModelConfig, Source, Task};
 use crate::device::{Hardware, Need};
-use crate::model::{Batch, Blueprint, DeviceForm, ModelFiles, Output, TokenRow, embedded_names};
+use crate::model::{Batch, Blueprint, DeviceForm, Fault, ModelFiles, Output, TokenRow, embedded_names};
 use crate::ops::card::FP8_FROM;
 use crate::tokenize::{TextRow, Truncate};
 use crate::units::{Bytes, ModelId};
@@ -114,9 +114,9 @@ pub(super) fn on_the_card(
     rows: &[Arc<TokenRow>],
     batches: Vec<Vec<usize>>,
 ) -> anyhow::Result<Vec<(usize, Vec<f32>)>> {
-    let (loaded, account) =
-        stage.hardware.load(id, |device| blueprint.load(device)).map_err(|fault| anyhow!("{fault}"))?;
-    let mut model = loaded?;
+    let load = |device: &Device| blueprint.load(device).map_err(|error| Fault::Model { message: error.to_string() });
+    let (mut model, account) =
+        stage.hardware.load(id, Bytes::MAX, load).map_err(|failure| anyhow!("the load failed: {failure}"))?;
     let mut answers = Vec::new();
     for numbers in batches {
         let batch = Batch::Tokens(numbers.iter().map(|number| rows[*number].clone()).collect());

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use candle_core::Device;
 
 use super::cost::{self, StockCost};
@@ -43,8 +43,8 @@ impl Stage {
         model: ModelId,
         body: impl FnOnce(&Device) -> candle_core::Result<R>,
     ) -> anyhow::Result<(R, CudaAccount)> {
-        let (loaded, account) = self.hardware.load(model, Bytes::MAX, body).map_err(|fault| anyhow!("{fault}"))?;
-        Ok((loaded.context("the load failed")?, account))
+        let body = |device: &Device| body(device).map_err(Fault::from);
+        self.hardware.load(model, Bytes::MAX, body).map_err(|failure| anyhow!("the load failed: {failure}"))
     }
 
     /// Runs a step of a loaded model under a ceiling.
