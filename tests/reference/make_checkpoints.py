@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes small encoders with random weights, and what transformers computes with them: tests/reference/data/<name>/.
 
-usage: make_checkpoints.py [NAME ...]          NAME: roberta, xlm-roberta, distilbert; default all
+usage: make_checkpoints.py [NAME ...]          default all
+NAME: roberta, xlm-roberta, distilbert, modernbert, modernbert-rerank
 
 Each folder gets what transformers' save_pretrained writes (config.json, model.safetensors in f16, tokenizer.json) and
 reference.json: for each text or pair its ids, the mean and the first of the last hidden states, and the logits, computed
@@ -18,7 +19,7 @@ import sentencepiece
 import torch
 import transformers
 from sentencepiece import sentencepiece_model_pb2
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LICENCE = os.path.join(HERE, "..", "..", "LICENSE-APACHE")
@@ -95,6 +96,27 @@ def word_pieces(longest):
     return transformers.DistilBertTokenizer(vocab=tokenizer.get_vocab(), model_max_length=longest)
 
 
+def byte_level_modern(longest):
+    """ModernBERT's: pairs of bytes, merged, with BERT's special tokens behind all others."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=VOCABULARY - len(special), initial_alphabet=alphabet)
+    tokenizer.train_from_iterator(corpus(), trainer)
+    tokenizer.add_special_tokens(special)
+    ids = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ids
+    )
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=longest, unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+        pad_token="[PAD]", mask_token="[MASK]", model_input_names=["input_ids", "attention_mask"],
+    )
+
+
 def roberta_sizes(tokenizer):
     return {
         "vocab_size": len(tokenizer), "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
@@ -124,7 +146,34 @@ def distilbert():
     return tokenizer, transformers.DistilBertForSequenceClassification(config)
 
 
-MODELS = {"roberta": roberta, "xlm-roberta": xlm_roberta, "distilbert": distilbert}
+def modernbert_of(layers, **options):
+    """Windows so narrow that they matter in texts of 64 tokens, bases so small that positions do, and heads of a size that
+    a card's kernels know."""
+    tokenizer = byte_level_modern(LONGEST)
+    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("pad", "cls", "sep")}
+    config = transformers.ModernBertConfig(
+        vocab_size=len(tokenizer), hidden_size=WIDTH, num_hidden_layers=layers, num_attention_heads=2,
+        intermediate_size=INNER, max_position_embeddings=LONGEST, global_attn_every_n_layers=2, local_attention=10,
+        global_rope_theta=1000.0, local_rope_theta=100.0, bos_token_id=special["cls_token_id"],
+        eos_token_id=special["sep_token_id"], **special, **options,
+    )
+    return tokenizer, transformers.ModernBertForSequenceClassification(config)
+
+
+def modernbert():
+    return modernbert_of(3, num_labels=3)
+
+
+def modernbert_rerank():
+    """All biases, and all states in the classifier's view."""
+    biases = {f"{part}_bias": True for part in ("attention", "mlp", "norm", "classifier")}
+    return modernbert_of(2, num_labels=1, classifier_pooling="mean", classifier_activation="relu", **biases)
+
+
+MODELS = {
+    "roberta": roberta, "xlm-roberta": xlm_roberta, "distilbert": distilbert, "modernbert": modernbert,
+    "modernbert-rerank": modernbert_rerank,
+}
 
 
 def randomize(model, seed):
