@@ -7,7 +7,7 @@ use candle_core::Device;
 use sha2::{Digest, Sha256};
 
 use super::card::ModelCard;
-use super::encoder::{self, EncoderConfig, Plan};
+use super::encoder::{self, EncoderConfig, Loaded, Plan};
 use super::error::ModelError;
 use super::files::ModelFiles;
 use super::form::{DeviceForm, ModelForm};
@@ -83,9 +83,9 @@ impl Blueprint {
     }
 
     fn made_for(device: DeviceForm, inner: Arc<Inner>) -> Blueprint {
-        let EncoderConfig { width, heads, inner_width, .. } = inner.config;
-        let form = ModelForm { dtype: inner.card.dtype, width, head_size: width / heads, inner: inner_width };
-        let kernels = device.kernels(form);
+        let EncoderConfig { width, inner_width, .. } = inner.config;
+        let (dtype, head_size) = (inner.card.dtype, inner.config.head_size());
+        let kernels = device.kernels(ModelForm { dtype, width, head_size, inner: inner_width });
         Blueprint { inner, device, kernels, steps: kernels.steps() }
     }
 
@@ -145,7 +145,9 @@ impl Blueprint {
     /// Bytes that it takes once loaded: exact for the tensors; what a device rounds up comes on top.
     pub fn resident(&self) -> Bytes {
         let Inner { config, weights, card, .. } = &*self.inner;
-        Bytes::new(encoder::resident(config, weights, card.dtype, self.kernels, card.pooling.is_none()))
+        let ModelCard { dtype, length_max, ref pooling, .. } = **card;
+        let loaded = Loaded { dtype, kernels: self.kernels, classify: pooling.is_none(), length_max };
+        Bytes::new(encoder::resident(config, weights, loaded))
     }
 
     /// Bytes of the device beside [`Blueprint::resident`] that a load needs while it runs.

@@ -32,7 +32,7 @@ impl DeviceForm {
     /// The operations that models run on.
     pub(crate) fn kernels(self, model: ModelForm) -> Kernels {
         let ModelForm { dtype, width, head_size, inner } = model;
-        let on_card = card::computes(width, head_size)
+        let on_card = card::computes(width, head_size, inner)
             && match dtype {
                 Dtype::F16 | Dtype::Bf16 => true,
                 Dtype::Int8 | Dtype::Fp8 => card::computes_eight_bit(width, inner),

@@ -31,12 +31,31 @@ impl Activation {
     }
 
     /// `x = activation(x + bias)`, row by row, in place.
-    pub(crate) fn apply(self, x: &Tensor, bias: &Tensor) -> Result<()> {
+    pub(crate) fn apply(self, x: &Tensor, bias: Option<&Tensor>) -> Result<()> {
         let (_, width) = x.dims2()?;
-        host::read(bias, |bias: &[f32]| {
-            assert_eq!(bias.len(), width, "one bias for each column");
+        host::read_or_zeros(bias, width, |bias| {
             host::write(x, |x| parallel::for_each_row(x, width, |_, row| self.apply_row(row, bias)))
         })?
+    }
+
+    /// `planes[0] = activation(planes[0] + bias) * (planes[1] + gate_bias)`, in place; `planes` is (2, rows, width).
+    pub(crate) fn gate(self, planes: &Tensor, bias: Option<&Tensor>, gate_bias: Option<&Tensor>) -> Result<()> {
+        let (two, rows, width) = planes.dims3()?;
+        assert_eq!(two, 2, "what is activated, and its gates");
+        host::read_or_zeros(bias, width, |bias| {
+            host::read_or_zeros(gate_bias, width, |gate_bias| {
+                host::write(planes, |planes| {
+                    let (x, gates) = planes.split_at_mut(rows * width);
+                    parallel::for_each_row(x, width, |index, row| {
+                        self.apply_row(row, bias);
+                        let gates = &gates[index * width..(index + 1) * width];
+                        for ((x, gate), bias) in row.iter_mut().zip(gates).zip(gate_bias) {
+                            *x *= gate + bias;
+                        }
+                    });
+                })
+            })
+        })??
     }
 
     /// The same for one row or a piece of it, with the biases of its columns.
@@ -52,12 +71,15 @@ impl Activation {
     }
 
     /// The same in candle's operations.
-    pub(crate) fn apply_plain(self, x: &Tensor, bias: &Tensor) -> Result<Tensor> {
-        self.of(&x.broadcast_add(bias)?)
+    pub(crate) fn apply_plain(self, x: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        match bias {
+            Some(bias) => self.of(&x.broadcast_add(bias)?),
+            None => self.of(x),
+        }
     }
 
     /// `activation(x)` by the framework.
-    pub(super) fn of(self, x: &Tensor) -> Result<Tensor> {
+    pub(crate) fn of(self, x: &Tensor) -> Result<Tensor> {
         match self {
             Activation::Gelu => x.gelu_erf(),
             Activation::GeluTanh => x.gelu(),
@@ -84,8 +106,32 @@ mod tests {
             let (x, bias) = (random(&[rows, width], 4.0), random(&[width], 1.0));
             for activation in [Activation::Gelu, Activation::GeluTanh, Activation::Relu] {
                 let fused = x.copy()?;
-                activation.apply(&fused, &bias)?;
-                assert_close(&fused, &activation.apply_plain(&x, &bias)?, 2e-6);
+                activation.apply(&fused, Some(&bias))?;
+                assert_close(&fused, &activation.apply_plain(&x, Some(&bias))?, 2e-6);
+                activation.apply(&fused, None)?;
+                let twice = activation.apply_plain(&activation.apply_plain(&x, Some(&bias))?, None)?;
+                assert_close(&fused, &twice, 4e-6);
+            }
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn gated_is_the_product_of_both_planes() -> Result<()> {
+        for (rows, width) in [(1, 1), (3, 17), (129, 384)] {
+            let (planes, biases) = (random(&[2, rows, width], 4.0), random(&[2, width], 1.0));
+            for activation in [Activation::Gelu, Activation::GeluTanh, Activation::Relu] {
+                for (bias, gate_bias) in [(None, None), (Some(biases.get(0)?), Some(biases.get(1)?))] {
+                    let gate = match &gate_bias {
+                        Some(bias) => planes.get(1)?.broadcast_add(bias)?,
+                        None => planes.get(1)?,
+                    };
+                    let expected = (activation.apply_plain(&planes.get(0)?, bias.as_ref())? * gate)?;
+                    let fused = planes.copy()?;
+                    activation.gate(&fused, bias.as_ref(), gate_bias.as_ref())?;
+                    assert_close(&fused.get(0)?, &expected, 1e-5);
+                    assert_close(&fused.get(1)?, &planes.get(1)?, 0.0);
+                }
             }
         }
         Ok(())

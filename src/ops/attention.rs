@@ -1,10 +1,12 @@
 //! Attention of every position to the positions of its own row, without a matrix of scores.
 
+use std::ops::Range;
+
 use candle_core::{D, Result, Tensor};
 use candle_nn::ops::softmax;
 
 use super::math::exp;
-use super::{Rows, host, parallel};
+use super::{Rows, Sight, host, parallel};
 
 /// Queries of a tile. With the keys of a tile and a head of 64 values a tile's memory is about 130 KiB a thread.
 const QUERIES: usize = 64;
@@ -19,7 +21,7 @@ pub(crate) fn attention_scratch(size: usize) -> usize {
     Tile::elements(size) * parallel::threads()
 }
 
-/// `out[t]` = the values of t's row, weighted by `softmax(query[t] . key / sqrt(size))`, head by head.
+/// `out[t]` = the values of t's row that t sees, weighted by `softmax(query[t] . key / sqrt(size))`, head by head.
 ///
 /// `qkv` is (tokens, 3 * width): queries, keys and values side by side, without their biases, which are `bias`
 /// (3 * width). Only that of the queries enters the scores: that of the keys shifts all scores of a query alike,
@@ -27,24 +29,25 @@ pub(crate) fn attention_scratch(size: usize) -> usize {
 /// Positions of no row are left as they are in `out`.
 pub(crate) fn attention(
     qkv: &Tensor,
-    bias: &Tensor,
+    bias: Option<&Tensor>,
     rows: &Rows,
     heads: usize,
+    sight: Sight,
     out: &Tensor,
     scratch: &Tensor,
 ) -> Result<()> {
     let (tokens, width) = out.dims2()?;
-    assert!(qkv.dims() == [tokens, 3 * width] && rows.tokens() == tokens && bias.dims() == [3 * width]);
+    assert!(qkv.dims() == [tokens, 3 * width] && rows.tokens() == tokens);
     let size = width / heads;
     host::read(qkv, |qkv: &[f32]| {
-        host::read(bias, |bias: &[f32]| {
+        host::read_or_zeros(bias, 3 * width, |bias| {
             host::write(out, |out| {
                 let tiles = tiles(rows, out, width);
                 host::write(scratch, |scratch| {
                     parallel::for_each_task(tiles.into_iter(), scratch, Tile::elements(size), |queries, scratch| {
                         for head in 0..heads {
                             let mut tile = Tile::new(scratch, qkv, bias, width, size, head);
-                            tile.attend(queries.start, queries.length, queries.first, queries.out);
+                            tile.attend(queries.start, queries.length, queries.first, sight, queries.out);
                         }
                     });
                 })
@@ -139,18 +142,22 @@ impl<'a> Tile<'a> {
         &self.bias[from..from + self.size]
     }
 
-    /// The queries from `first` on, as many as `out` has positions, over all `length` keys of the row.
-    fn attend(&mut self, start: usize, length: usize, first: usize, out: &mut [f32]) {
+    /// The queries from `first` on, as many as `out` has positions, over what they see of the row's `length` keys.
+    fn attend(&mut self, start: usize, length: usize, first: usize, sight: Sight, out: &mut [f32]) {
         let count = out.len() / self.width;
         self.load_queries(start + first, count);
         self.sums.fill(0.0);
         self.totals.fill(0.0);
         self.largest.fill(f32::NEG_INFINITY);
-        for key in (0..length).step_by(KEYS) {
-            let keys = KEYS.min(length - key);
+        let (begin, end) = (sight.of(first, length).start, sight.of(first + count - 1, length).end);
+        for key in (begin..end).step_by(KEYS) {
+            let keys = KEYS.min(end - key);
             self.load_keys(start + key, keys);
             self.score(count, keys);
-            self.weigh(count, keys);
+            self.weigh(count, keys, |query| {
+                let seen = sight.of(first + query, length);
+                seen.start.clamp(key, key + keys) - key..seen.end.clamp(key, key + keys) - key
+            });
             self.accumulate(count, keys);
         }
         let bias = self.bias_part(2);
@@ -205,10 +212,17 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// Scores become weights exp(score - largest so far); what was summed before is brought to the new largest.
-    fn weigh(&mut self, count: usize, keys: usize) {
+    /// Scores become weights exp(score - largest so far), those of keys outside what `seen` says of a query become 0; what
+    /// was summed before is brought to the new largest.
+    fn weigh(&mut self, count: usize, keys: usize, seen: impl Fn(usize) -> Range<usize>) {
         for query in 0..count {
-            let scores = &mut self.scores[query * KEYS..][..keys];
+            let (seen, scores) = (seen(query), &mut self.scores[query * KEYS..][..keys]);
+            scores[..seen.start].fill(0.0);
+            scores[seen.end..].fill(0.0);
+            if seen.is_empty() {
+                continue;
+            }
+            let scores = &mut scores[seen];
             let largest = max(scores).max(self.largest[query]);
             let mut parts = [0f32; BLOCK_COLUMNS];
             for chunk in scores.chunks_mut(BLOCK_COLUMNS) {
@@ -269,10 +283,19 @@ fn max(values: &[f32]) -> f32 {
 }
 
 /// The same in candle's operations, with the scores of a row in memory. Positions of no row are zero.
-pub(crate) fn attention_plain(qkv: &Tensor, bias: &Tensor, rows: &Rows, heads: usize) -> Result<Tensor> {
+pub(crate) fn attention_plain(
+    qkv: &Tensor,
+    bias: Option<&Tensor>,
+    rows: &Rows,
+    heads: usize,
+    sight: Sight,
+) -> Result<Tensor> {
     let (tokens, width) = (qkv.dim(0)?, qkv.dim(1)? / 3);
     let size = width / heads;
-    let qkv = qkv.broadcast_add(bias)?;
+    let qkv = match bias {
+        Some(bias) => qkv.broadcast_add(bias)?,
+        None => qkv.clone(),
+    };
     let mut parts = Vec::new();
     let mut at = 0;
     let gap = |from: usize, to: usize| Tensor::zeros((to - from, width), qkv.dtype(), qkv.device());
@@ -282,6 +305,8 @@ pub(crate) fn attention_plain(qkv: &Tensor, bias: &Tensor, rows: &Rows, heads: u
             part.reshape((length, heads, size))?.transpose(0, 1)?.contiguous()
         };
         let scores = (part(0)?.matmul(&part(1)?.t()?)? / (size as f64).sqrt())?;
+        let mask = Tensor::from_vec(sight.mask(length, f32::NEG_INFINITY), (length, length), qkv.device())?;
+        let scores = scores.broadcast_add(&mask)?;
         let mixed = softmax(&scores, D::Minus1)?.matmul(&part(2)?)?;
         parts.push(gap(at, start)?);
         parts.push(mixed.transpose(0, 1)?.reshape((length, width))?);
@@ -300,22 +325,56 @@ mod tests {
 
     #[test]
     fn fused_equals_plain() -> Result<()> {
-        let check = |rows: Rows, heads: usize, size: usize| -> Result<()> {
-            let width = heads * size;
-            let (qkv, bias) = (random(&[rows.tokens(), 3 * width], 3.0), random(&[3 * width], 1.0));
-            let out = Tensor::zeros((rows.tokens(), width), DType::F32, &Device::Cpu)?;
-            let scratch = Tensor::zeros(attention_scratch(size), DType::F32, &Device::Cpu)?;
-            attention(&qkv, &bias, &rows, heads, &out, &scratch)?;
-            assert_close(&out, &attention_plain(&qkv, &bias, &rows, heads)?, 2e-5);
-            Ok(())
-        };
         for size in [1, 5, 32, 64, 80] {
-            check(Rows::ragged(vec![1]), 1, size)?;
-            check(Rows::ragged(vec![3, 64, 1, 17]), 3, size)?;
-            check(Rows::padded(vec![3, 64, 1, 17]), 3, size)?;
+            check(Rows::ragged(vec![1]), 1, size, Sight::EVERYTHING)?;
+            check(Rows::ragged(vec![3, 64, 1, 17]), 3, size, Sight::EVERYTHING)?;
+            check(Rows::padded(vec![3, 64, 1, 17]), 3, size, Sight::EVERYTHING)?;
             // One tile exactly, one more, several tiles of keys.
-            check(Rows::ragged(vec![64, 65, 128, 129, 300]), 2, size)?;
+            check(Rows::ragged(vec![64, 65, 128, 129, 300]), 2, size, Sight::EVERYTHING)?;
         }
+        Ok(())
+    }
+
+    /// Windows that are nothing but the position itself, end inside tiles, are as wide as tiles, and reach over whole ones.
+    #[test]
+    fn fused_equals_plain_in_a_window() -> Result<()> {
+        for reach in [0, 1, 5, 63, 64, 65, 130, 299, 1000] {
+            check(Rows::ragged(vec![1, 2, 7, 64, 65]), 3, 5, Sight::around(reach))?;
+            check(Rows::padded(vec![3, 140, 1, 17]), 1, 32, Sight::around(reach))?;
+            check(Rows::ragged(vec![129, 300, 400]), 2, 17, Sight::around(reach))?;
+        }
+        Ok(())
+    }
+
+    fn check(rows: Rows, heads: usize, size: usize, sight: Sight) -> Result<()> {
+        let width = heads * size;
+        let (qkv, bias) = (random(&[rows.tokens(), 3 * width], 3.0), random(&[3 * width], 1.0));
+        let out = Tensor::zeros((rows.tokens(), width), DType::F32, &Device::Cpu)?;
+        let scratch = Tensor::zeros(attention_scratch(size), DType::F32, &Device::Cpu)?;
+        for bias in [None, Some(&bias)] {
+            attention(&qkv, bias, &rows, heads, sight, &out, &scratch)?;
+            assert_close(&out, &attention_plain(&qkv, bias, &rows, heads, sight)?, 2e-5);
+        }
+        Ok(())
+    }
+
+    /// Whatever a position does not see may be anything without the result differing by a bit.
+    #[test]
+    fn what_is_outside_a_window_changes_nothing() -> Result<()> {
+        let (length, width, sight) = (200, 8, Sight::around(20));
+        let (rows, scratch) =
+            (Rows::ragged(vec![length]), Tensor::zeros(attention_scratch(8), DType::F32, &Device::Cpu)?);
+        let mut values: Vec<f32> = random(&[length * 3 * width], 3.0).to_vec1()?;
+        let first = |values: &[f32]| -> Result<Vec<f32>> {
+            let qkv = Tensor::from_slice(values, (length, 3 * width), &Device::Cpu)?;
+            let out = Tensor::zeros((length, width), DType::F32, &Device::Cpu)?;
+            attention(&qkv, None, &rows, 1, sight, &out, &scratch)?;
+            out.narrow(0, 0, 10)?.flatten_all()?.to_vec1()
+        };
+        let before = first(&values)?;
+        // The tenth sees up to the thirtieth.
+        values[30 * 3 * width..].fill(1e6);
+        assert_eq!(first(&values)?, before);
         Ok(())
     }
 
@@ -325,8 +384,8 @@ mod tests {
         let (qkv, bias) = (random(&[150, 24], 200.0), random(&[24], 1.0));
         let out = Tensor::zeros((150, 8), DType::F32, &Device::Cpu)?;
         let scratch = Tensor::zeros(attention_scratch(8), DType::F32, &Device::Cpu)?;
-        attention(&qkv, &bias, &rows, 1, &out, &scratch)?;
-        assert_close(&out, &attention_plain(&qkv, &bias, &rows, 1)?, 2e-2);
+        attention(&qkv, Some(&bias), &rows, 1, Sight::EVERYTHING, &out, &scratch)?;
+        assert_close(&out, &attention_plain(&qkv, Some(&bias), &rows, 1, Sight::EVERYTHING)?, 2e-2);
         Ok(())
     }
 }

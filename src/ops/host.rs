@@ -15,6 +15,17 @@ pub(crate) fn read<T: WithDType, R>(tensor: &Tensor, read: impl FnOnce(&[T]) -> 
     Ok(read(&storage.as_slice::<T>()?[from..to]))
 }
 
+/// Calls `read` with the elements of a vector of `len`, or with as many zeros: a bias, where a model has one.
+pub(crate) fn read_or_zeros<R>(vector: Option<&Tensor>, len: usize, read: impl FnOnce(&[f32]) -> R) -> Result<R> {
+    match vector {
+        Some(vector) => {
+            assert_eq!(vector.dims(), [len], "one value for each column");
+            self::read(vector, read)
+        }
+        None => Ok(read(&vec![0.0; len])),
+    }
+}
+
 /// Calls `write` with the elements of a contiguous tensor of f32. It must not [`read`] or write the same tensor.
 pub(crate) fn write<R>(tensor: &Tensor, write: impl FnOnce(&mut [f32]) -> R) -> Result<R> {
     let op = Write { write: Cell::new(Some(write)), result: Cell::new(None) };

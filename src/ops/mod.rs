@@ -21,6 +21,8 @@ mod linear;
 mod activation;
 mod norm;
 mod embed;
+mod sight;
+mod rotary;
 mod attention;
 mod pool;
 pub(crate) mod framework;
@@ -35,7 +37,9 @@ pub(crate) use linear::{linear, linear_activated, linear_plain, linear_scratch};
 pub(crate) use matrix::{Matrix, MatrixBuilder};
 pub(crate) use norm::Norm;
 pub(crate) use pool::{pool, pool_plain};
+pub(crate) use rotary::{Rotation, rotate, rotate_plain};
 pub(crate) use rows::Rows;
+pub(crate) use sight::Sight;
 
 /// Has the calling compute thread allocate what it keeps between operations; see `gemm`.
 pub(crate) fn warm_up_thread() {

@@ -14,29 +14,48 @@ pub(crate) struct Norm {
 
 impl Norm {
     /// `x = norm(x + delta + delta_bias)`, row by row, in place: the end of each half of a layer.
-    pub(crate) fn add(&self, x: &Tensor, delta: &Tensor, delta_bias: &Tensor) -> Result<()> {
-        let (_, width) = x.dims2()?;
-        assert_eq!(x.dims(), delta.dims(), "a residual has the shape of what it is added to");
-        host::read(delta, |delta: &[f32]| {
-            host::read(delta_bias, |delta_bias: &[f32]| {
-                self.with_parameters(|normalize| {
-                    host::write(x, |x| {
-                        parallel::for_each_row(x, width, |index, row| {
-                            let delta = &delta[index * width..(index + 1) * width];
-                            for ((x, delta), bias) in row.iter_mut().zip(delta).zip(delta_bias) {
-                                *x += delta + bias;
-                            }
-                            normalize.row(row);
-                        });
-                    })
-                })
-            })
-        })??
+    pub(crate) fn add(&self, x: &Tensor, delta: &Tensor, delta_bias: Option<&Tensor>) -> Result<()> {
+        self.with_parameters(|normalize| add(x, delta, delta_bias, |row| normalize.row(row)))
     }
 
-    /// The same in candle's operations.
-    pub(crate) fn add_plain(&self, x: &Tensor, delta: &Tensor, delta_bias: &Tensor) -> Result<Tensor> {
-        self.plain(&(x + delta)?.broadcast_add(delta_bias)?)
+    /// `sum = sum + delta + delta_bias` in place, and `out = norm(sum)`, for models that go on with the sum. `out` may be
+    /// `delta`: the second pass over the rows costs little beside the products around it.
+    pub(crate) fn add_apart(
+        &self,
+        sum: &Tensor,
+        delta: &Tensor,
+        delta_bias: Option<&Tensor>,
+        out: &Tensor,
+    ) -> Result<()> {
+        let (_, width) = sum.dims2()?;
+        assert_eq!(sum.dims(), out.dims(), "a norm keeps the shape");
+        add(sum, delta, delta_bias, |_| ())?;
+        self.with_parameters(|normalize| {
+            host::read(sum, |sum: &[f32]| {
+                host::write(out, |out| {
+                    parallel::for_each_row(out, width, |index, row| {
+                        row.copy_from_slice(&sum[index * width..(index + 1) * width]);
+                        normalize.row(row);
+                    });
+                })
+            })?
+        })
+    }
+
+    /// The sum and its norm in candle's operations.
+    pub(crate) fn add_plain(
+        &self,
+        x: &Tensor,
+        delta: &Tensor,
+        delta_bias: Option<&Tensor>,
+    ) -> Result<(Tensor, Tensor)> {
+        let sum = (x + delta)?;
+        let sum = match delta_bias {
+            Some(bias) => sum.broadcast_add(bias)?,
+            None => sum,
+        };
+        let normalized = self.plain(&sum)?;
+        Ok((sum, normalized))
     }
 
     /// norm(x) in candle's operations.
@@ -53,6 +72,25 @@ impl Norm {
             host::read(&self.bias, |bias: &[f32]| body(Normalize { weight, bias, epsilon: self.epsilon }))
         })??
     }
+}
+
+/// `x = x + delta + bias`, each row of which is then given to `finish`.
+fn add(x: &Tensor, delta: &Tensor, bias: Option<&Tensor>, finish: impl Fn(&mut [f32]) + Sync) -> Result<()> {
+    let (_, width) = x.dims2()?;
+    assert_eq!(x.dims(), delta.dims(), "a residual has the shape of what it is added to");
+    host::read(delta, |delta: &[f32]| {
+        host::read_or_zeros(bias, width, |bias| {
+            host::write(x, |x| {
+                parallel::for_each_row(x, width, |index, row| {
+                    let delta = &delta[index * width..(index + 1) * width];
+                    for ((x, delta), bias) in row.iter_mut().zip(delta).zip(bias) {
+                        *x += delta + bias;
+                    }
+                    finish(row);
+                });
+            })
+        })
+    })??
 }
 
 /// A [`Norm`] with its parameters in sight.
@@ -103,8 +141,17 @@ mod tests {
             // A large common part, which a variance from squares alone would lose.
             let x = (random(&[rows, width], 1.0) + 100.0)?;
             let fused = x.copy()?;
-            norm.add(&fused, &delta, &bias)?;
-            assert_close(&fused, &norm.add_plain(&x, &delta, &bias)?, 1e-4);
+            norm.add(&fused, &delta, Some(&bias))?;
+            let (expected_sum, expected) = norm.add_plain(&x, &delta, Some(&bias))?;
+            assert_close(&fused, &expected, 1e-4);
+
+            let (sum, in_place) = (x.copy()?, delta.copy()?);
+            norm.add_apart(&sum, &in_place, Some(&bias), &in_place)?;
+            assert_close(&sum, &expected_sum, 1e-4);
+            assert_close(&in_place, &fused, 0.0);
+            let (sum, out) = (x.copy()?, x.zeros_like()?);
+            norm.add_apart(&sum, &delta, None, &out)?;
+            assert_close(&out, &norm.add_plain(&x, &delta, None)?.1, 1e-4);
         }
         Ok(())
     }

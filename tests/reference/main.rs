@@ -8,3 +8,4 @@ mod eight_bit;
 mod files;
 mod framework;
 mod relatives;
+mod modernbert;

@@ -13,12 +13,12 @@ use serde_json::Value;
 use crate::files::write_gguf;
 use crate::support::{config, cosine, difference, load, numbers, step};
 
-const NAMES: [&str; 3] = ["roberta", "xlm-roberta", "distilbert"];
+const NAMES: [&str; 5] = ["roberta", "xlm-roberta", "distilbert", "modernbert", "modernbert-rerank"];
 
 /// Largest difference from transformers, which computes in f64.
 const MOST: f32 = 1e-4;
 
-fn data(name: &str) -> PathBuf {
+pub(crate) fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference/data").join(name)
 }
 
@@ -30,7 +30,7 @@ fn blueprint(folder: &Path, dtype: Dtype, pooling: Option<Pooling>) -> Blueprint
 }
 
 /// The items of the model's reference.
-fn items(name: &str) -> Vec<Value> {
+pub(crate) fn items(name: &str) -> Vec<Value> {
     let file: Value = serde_json::from_slice(&std::fs::read(data(name).join("reference.json")).unwrap()).unwrap();
     file["items"].as_array().unwrap().clone()
 }
@@ -57,7 +57,7 @@ fn check(blueprint: &Blueprint, items: &[Value], key: &str) {
 }
 
 /// Logits, and both poolings that the reference has, on the CPU's operations, the plain ones and the framework's.
-fn check_folder(folder: &Path, items: &[Value]) {
+pub(crate) fn check_folder(folder: &Path, items: &[Value]) {
     for (pooling, key) in [(None, "logits"), (Some(Pooling::Mean), "mean"), (Some(Pooling::Cls), "first")] {
         let blueprint = blueprint(folder, Dtype::F32, pooling);
         check(&blueprint, items, key);
@@ -84,6 +84,8 @@ fn they_are_what_their_files_say() {
     check("roberta", "RobertaForSequenceClassification", Task::Classify, 3);
     check("xlm-roberta", "XLMRobertaForSequenceClassification", Task::Rerank, 1);
     check("distilbert", "DistilBertForSequenceClassification", Task::Classify, 2);
+    check("modernbert", "ModernBertForSequenceClassification", Task::Classify, 3);
+    check("modernbert-rerank", "ModernBertForSequenceClassification", Task::Rerank, 1);
 }
 
 #[test]
@@ -98,9 +100,10 @@ fn their_tokenizers_make_the_ids_of_transformers_and_no_types() {
     }
 }
 
-/// A table of 66 positions that begin at 2 is good for 64 tokens, whatever the tokenizer's files say.
+/// A table of 66 positions that begin at 2 is good for 64 tokens, whatever the tokenizer's files say. Where there is no
+/// table, the configuration has the last word all the same.
 #[test]
-fn the_longest_text_ends_with_the_table() {
+fn the_longest_text_ends_with_the_positions() {
     for name in NAMES {
         let (folder, _) = without_weights(name);
         std::fs::copy(data(name).join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
@@ -127,7 +130,7 @@ fn types_of_zero_are_no_types() {
 }
 
 /// A folder with a model's configuration and tokenizer, and its weights.
-fn without_weights(name: &str) -> (tempfile::TempDir, HashMap<String, Tensor>) {
+pub(crate) fn without_weights(name: &str) -> (tempfile::TempDir, HashMap<String, Tensor>) {
     let folder = tempfile::tempdir().unwrap();
     for file in ["config.json", "tokenizer.json"] {
         std::fs::copy(data(name).join(file), folder.path().join(file)).unwrap();
@@ -138,7 +141,7 @@ fn without_weights(name: &str) -> (tempfile::TempDir, HashMap<String, Tensor>) {
 
 /// The name without the encoder's, as an encoder alone has it.
 fn bare(name: &str) -> &str {
-    ["roberta.", "distilbert."].iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
+    ["roberta.", "distilbert.", "model."].iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
 }
 
 #[test]
@@ -163,7 +166,20 @@ fn camembert_is_roberta_by_another_name() {
 
 /// The name that llama.cpp gives what a BERT calls otherwise, or does not have.
 fn gguf_name(name: &str) -> String {
-    [
+    let modern = [
+        ("layers.", "blk."),
+        ("attn.Wqkv", "attn_qkv"),
+        ("attn.Wo", "attn_output"),
+        ("mlp_norm", "ffn_norm"),
+        ("mlp.Wi", "ffn_up"),
+        ("mlp.Wo", "ffn_down"),
+        ("final_norm", "output_norm"),
+        ("embeddings.tok_embeddings", "token_embd"),
+        ("embeddings.norm", "token_embd_norm"),
+        ("head.dense", "cls"),
+        ("head.norm", "cls.norm"),
+    ];
+    let older = [
         ("transformer.layer", "blk"),
         ("attention.q_lin", "attn_q"),
         ("attention.k_lin", "attn_k"),
@@ -176,15 +192,15 @@ fn gguf_name(name: &str) -> String {
         ("pre_classifier", "cls"),
         ("classifier.dense", "cls"),
         ("classifier.out_proj", "cls.output"),
-    ]
-    .into_iter()
-    .fold(bare(name).to_owned(), |name, (from, to)| name.replace(from, to))
+    ];
+    modern.into_iter().chain(older).fold(bare(name).to_owned(), |name, (from, to)| name.replace(from, to))
 }
 
 /// As llama.cpp's converter does, the table of positions is cut off before the first that a text can have.
 #[test]
 fn gguf_holds_the_same_models() {
-    for (name, first_position) in [("roberta", 2), ("xlm-roberta", 2), ("distilbert", 0)] {
+    for name in NAMES {
+        let first_position = if name.contains("roberta") { 2 } else { 0 };
         let (folder, weights) = without_weights(name);
         let cut = |(name, tensor): (String, Tensor)| {
             let rows = if name.contains("position_embeddings") { first_position } else { 0 };
@@ -214,12 +230,16 @@ fn other_dtypes_stay_near() {
 
 #[test]
 fn what_is_loaded_is_what_was_counted() {
-    // Of f32: 4 bytes for each value of the checkpoint but the classifier's, and DistilBERT's row of zeros for types.
-    for (name, zeros) in [("roberta", 0), ("xlm-roberta", 0), ("distilbert", 64)] {
+    // Of f32: 4 bytes for each value of the checkpoint but the classifier's, and of what is made: ModernBERT's cosines
+    // and sines of 64 positions for 16 pairs and two bases, and zeros for norms without biases.
+    let angles = 2 * 2 * 64 * 16;
+    let made = [0, 0, 0, angles + 64, angles];
+    for (name, made) in NAMES.into_iter().zip(made) {
         let (_, weights) = without_weights(name);
-        let encoder = weights.iter().filter(|(name, _)| !name.contains("classifier"));
+        let of_classifier = |name: &str| name.contains("classifier") || name.starts_with("head.");
+        let encoder = weights.iter().filter(|(name, _)| !of_classifier(name));
         let values: usize = encoder.map(|(_, tensor)| tensor.elem_count()).sum();
         let resident = blueprint(&data(name), Dtype::F32, Some(Pooling::Mean)).resident();
-        assert_eq!(resident.get(), 4 * (values as u64 + zeros), "{name}");
+        assert_eq!(resident.get(), 4 * (values as u64 + made), "{name}");
     }
 }

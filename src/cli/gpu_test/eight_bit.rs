@@ -104,8 +104,8 @@ impl Case {
         let epilogues = [
             (Epilogue::None, product.clone()),
             (Epilogue::Bias, product.broadcast_add(&bias)?),
-            (Epilogue::BiasGelu, Activation::GeluTanh.apply_plain(&product, &bias)?),
-            (Epilogue::BiasRelu, Activation::Relu.apply_plain(&product, &bias)?),
+            (Epilogue::BiasGelu, Activation::GeluTanh.apply_plain(&product, Some(&bias))?),
+            (Epilogue::BiasRelu, Activation::Relu.apply_plain(&product, Some(&bias))?),
         ];
         for products in operations.eight_bit.iter().copied().filter(|products| products.give(dtype)) {
             let name = format!("{} by {}", self.held, products.as_str());

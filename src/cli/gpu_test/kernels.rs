@@ -7,10 +7,10 @@ use rand::{RngExt, SeedableRng};
 
 use super::stage::Stage;
 use crate::config::{Dtype, Pooling};
-use crate::ops::card::{self, Codes, Epilogue, Layout, Operations};
+use crate::ops::card::{self, Codes, Epilogue, Layout, Operations, Summed};
 use crate::ops::{
-    Activation, EightBit, Indices, Matrix, MatrixBuilder, Norm, Rows, Tables, attention_plain, embed_plain,
-    linear_plain, pool_plain,
+    Activation, EightBit, Indices, Matrix, MatrixBuilder, Norm, Rotation, Rows, Sight, Tables, attention_plain,
+    embed_plain, linear_plain, pool_plain, rotate_plain,
 };
 use crate::units::{Bytes, ModelId};
 
@@ -24,6 +24,9 @@ const LENGTHS: [&[usize]; 5] = [
 ];
 /// Heads and their size.
 const HEADS: [(usize, usize); 5] = [(1, 64), (12, 32), (16, 64), (3, 96), (4, 128)];
+
+/// How far positions see beside everything: no further than themselves, less than a tile, as far as one, and over several.
+const REACHES: [usize; 4] = [0, 5, 64, 200];
 
 /// How far a result may be off, as a part of the largest magnitude: some units in the last place of the dtype.
 pub(super) const TOLERANCES: [(DType, Dtype, f32); 2] =
@@ -61,11 +64,13 @@ pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
         for lengths in LENGTHS {
             for (heads, size) in HEADS {
                 let case = Case { dtype, held, tolerance, rows: Rows::ragged(lengths.to_vec()), heads, size };
-                let (found, _) = stage
-                    .step(MODEL, Bytes::gib(4), || case.differences(&device, &mut random))
-                    .map_err(|shortfall| anyhow::anyhow!("out of memory: {shortfall:?}"))?;
-                let found = found.map_err(|fault| anyhow::anyhow!("{case:?}: {fault}"))?;
-                found.into_iter().for_each(|(name, part)| worst.note(name, part));
+                for differences in [Case::differences, Case::differences_of_newer] {
+                    let (found, _) = stage
+                        .step(MODEL, Bytes::gib(4), || differences(&case, &device, &mut random))
+                        .map_err(|shortfall| anyhow::anyhow!("out of memory: {shortfall:?}"))?;
+                    let found = found.map_err(|fault| anyhow::anyhow!("{case:?}: {fault}"))?;
+                    found.into_iter().for_each(|(name, part)| worst.note(name, part));
+                }
                 cases += 1;
             }
         }
@@ -110,8 +115,8 @@ impl Case {
         let tables = |device: &Device| -> Result<Tables> {
             Ok(Tables {
                 words: self.matrix(&words, device)?,
-                positions: self.matrix(&positions, device)?,
-                types: self.matrix(&types, device)?,
+                positions: Some(self.matrix(&positions, device)?),
+                types: Some(self.matrix(&types, device)?),
             })
         };
         let norm_here = Norm { weight: here(&norm.weight)?, bias: here(&norm.bias)?, ..norm };
@@ -125,8 +130,8 @@ impl Case {
 
         let x_here = here(&x)?;
         let product = linear_plain(&x, &matrix_f32)?;
-        let gelu = Activation::GeluTanh.apply_plain(&product, &bias)?;
-        let relu = Activation::Relu.apply_plain(&product, &bias)?;
+        let gelu = Activation::GeluTanh.apply_plain(&product, Some(&bias))?;
+        let relu = Activation::Relu.apply_plain(&product, Some(&bias))?;
         let biased = product.broadcast_add(&bias)?;
         let epilogues = [
             (Epilogue::None, &product),
@@ -140,17 +145,17 @@ impl Case {
             compare("linear", &y, expected)?;
         }
         let mixed = empty(&[computed, width])?;
-        card::attention(card, &here(&qkv)?, &layout, heads, &mixed)?;
-        let no_bias = Tensor::zeros(inner, DType::F32, &Device::Cpu)?;
-        // The plain versions know no rows without tokens, which take no place.
-        let lengths: Vec<usize> = rows.iter().map(|(_, length)| length).filter(|length| *length > 0).collect();
-        let filled = Rows::ragged(lengths);
+        card::attention(card, &here(&qkv)?, &layout, heads, Sight::EVERYTHING, &mixed)?;
+        let filled = self.filled_rows();
         let of_rows = |tensor: &Tensor| tensor.narrow(0, 0, tokens);
-        compare("attention", &of_rows(&mixed)?, &attention_plain(&of_rows(&qkv)?, &no_bias, &filled, heads)?)?;
+        let expected = attention_plain(&of_rows(&qkv)?, None, &filled, heads, Sight::EVERYTHING)?;
+        compare("attention", &of_rows(&mixed)?, &expected)?;
 
         let in_place = here(&x)?.copy()?;
-        card::add_norm(card, &norm_here, &in_place, &here(&delta)?, Some(&here(&delta_bias)?), &layout, None)?;
-        compare("norm", &in_place, &norm.add_plain(&x, &delta, &delta_bias)?)?;
+        let (delta_here, bias_here) = (here(&delta)?, here(&delta_bias)?);
+        let summed = Summed { x: &in_place, delta: &delta_here, bias: Some(&bias_here), out: None };
+        card::add_norm(card, &norm_here, summed, &layout, None)?;
+        compare("norm", &in_place, &norm.add_plain(&x, &delta, Some(&delta_bias))?.1)?;
         let coded = |form| -> Result<Codes> { Codes::new(form, computed, width, device) };
         let differing = |one: &Codes, other: &Codes| -> Result<f32> {
             let ((codes, scales), (others, other_scales)) =
@@ -161,10 +166,14 @@ impl Case {
         // A pass that writes codes writes those of its result, bit by bit.
         let mut fused = Vec::new();
         for form in [EightBit::Int8, EightBit::Fp8] {
-            let (once, again, x) = (coded(form)?, coded(form)?, here(&x)?.copy()?);
-            card::add_norm(card, &norm_here, &x, &here(&delta)?, Some(&here(&delta_bias)?), &layout, Some(&once))?;
-            card::quantize(card, &x, &again)?;
-            fused.push(("codes of a norm", differing(&once, &again)?));
+            let (once, again) = (coded(form)?, coded(form)?);
+            // In place, and where the sum is kept.
+            let (in_place, sum, out) = (here(&x)?.copy()?, here(&x)?.copy()?, empty(&[computed, width])?);
+            for (x, apart) in [(&in_place, None), (&sum, Some(&out))] {
+                card::add_norm(card, &norm_here, Summed { x, out: apart, ..summed }, &layout, Some(&once))?;
+                card::quantize(card, apart.unwrap_or(x), &again)?;
+                fused.push(("codes of a norm", differing(&once, &again)?));
+            }
             let (once, again, hidden) = (coded(form)?, coded(form)?, empty(&[computed, width])?);
             card::embed(card, &tables(device)?, &norm_here, &layout, &hidden, Some(&once))?;
             card::quantize(card, &hidden, &again)?;
@@ -186,6 +195,92 @@ impl Case {
         }
         differences.extend(fused);
         Ok(differences)
+    }
+
+    /// The same for what encoders do that turn queries and keys, see windows, gate, and have their norms before the blocks.
+    fn differences_of_newer(&self, device: &Device, random: &mut StdRng) -> Result<Vec<(&'static str, f32)>> {
+        let Case { dtype, ref rows, heads, size, .. } = *self;
+        let (tokens, width) = (rows.tokens(), heads * size);
+        let filled = self.filled_rows();
+        let positions: Vec<u32> = filled.iter().flat_map(|(_, length)| 0..length as u32).collect();
+        let words = (0..tokens as u32).map(|at| at * 7 % 29).collect();
+        let indices = Indices { words, positions, types: vec![0; tokens] };
+        let layout = Layout::new(rows, &indices, device)?;
+        let computed = layout.tokens();
+        let of_rows = |tensor: &Tensor| tensor.narrow(0, 0, tokens);
+        let mut tensor = |shape: &[usize], scale: f32| self.tensor(shape, scale, random);
+        let qkv = tensor(&[computed, 3 * width], 2.0)?;
+        // Some fill whole warps and blocks, some do not.
+        let planes = tensor(&[2, computed, 3 * width / 2], 2.0)?;
+        let biases = tensor(&[2, 3 * width / 2], 1.0)?;
+        let (x, delta, delta_bias) =
+            (tensor(&[computed, width], 2.0)?, tensor(&[computed, width], 2.0)?, tensor(&[width], 1.0)?);
+        let norm = Norm {
+            weight: tensor(&[width], 1.0)?,
+            bias: Tensor::zeros(width, DType::F32, &Device::Cpu)?,
+            epsilon: 1e-5,
+        };
+        let words = tensor(&[29, width], 1.0)?;
+
+        let here = |tensor: &Tensor| tensor.to_dtype(dtype)?.to_device(device);
+        let operations = Operations::of(&Tensor::zeros(1, dtype, device)?)?;
+        let card = &*operations;
+        let norm_here = Norm { weight: here(&norm.weight)?, bias: here(&norm.bias)?, ..norm };
+        let mut differences = Vec::new();
+        let mut compare = |name, found: &Tensor, expected: &Tensor| -> Result<()> {
+            differences.push((name, self.difference(found, expected)?));
+            Ok(())
+        };
+
+        let rotation = |device: &Device| Rotation::new(10_000.0, 520, size, DType::F32, device);
+        let turned = here(&qkv)?.copy()?;
+        card::rotate(card, &turned, &rotation(device)?, &layout, heads)?;
+        let expected = rotate_plain(&of_rows(&qkv)?, None, &rotation(&Device::Cpu)?, &indices.positions, heads)?;
+        compare("rotation", &of_rows(&turned)?, &expected)?;
+
+        for reach in REACHES {
+            let (sight, mixed) = (Sight::around(reach), Tensor::zeros((computed, width), dtype, device)?);
+            card::attention(card, &here(&qkv)?, &layout, heads, sight, &mixed)?;
+            compare("window", &of_rows(&mixed)?, &attention_plain(&of_rows(&qkv)?, None, &filled, heads, sight)?)?;
+        }
+
+        let [bias, gate_bias] = [biases.get(0)?, biases.get(1)?];
+        for activation in [Activation::Gelu, Activation::GeluTanh, Activation::Relu] {
+            let gated = here(&planes)?.copy()?;
+            card::gate(card, activation, &gated, None, None)?;
+            let expected = (activation.apply_plain(&planes.get(0)?, None)? * planes.get(1)?)?;
+            compare("gate", &gated.get(0)?, &expected)?;
+            let gated = here(&planes)?.copy()?;
+            card::gate(card, activation, &gated, Some(&here(&bias)?), Some(&here(&gate_bias)?))?;
+            let gates = planes.get(1)?.broadcast_add(&gate_bias)?;
+            let expected = (activation.apply_plain(&planes.get(0)?, Some(&bias))? * gates)?;
+            compare("gate", &gated.get(0)?, &expected)?;
+        }
+
+        let expected = norm.add_plain(&x, &delta, Some(&delta_bias))?;
+        let (sum, in_place, apart) = (here(&x)?.copy()?, here(&delta)?.copy()?, here(&delta)?.zeros_like()?);
+        let bias_here = here(&delta_bias)?;
+        let summed = Summed { x: &sum, delta: &in_place, bias: Some(&bias_here), out: Some(&in_place) };
+        card::add_norm(card, &norm_here, summed, &layout, None)?;
+        compare("sum", &sum, &expected.0)?;
+        compare("norm of a sum", &in_place, &expected.1)?;
+        let (sum, delta_here) = (here(&x)?.copy()?, here(&delta)?);
+        let summed = Summed { x: &sum, delta: &delta_here, bias: None, out: Some(&apart) };
+        card::add_norm(card, &norm_here, summed, &layout, None)?;
+        compare("norm of a sum", &apart, &norm.add_plain(&x, &delta, None)?.1)?;
+
+        let alone = |device: &Device| -> Result<Tables> {
+            Ok(Tables { words: self.matrix(&words, device)?, positions: None, types: None })
+        };
+        let hidden = Tensor::zeros((computed, width), dtype, device)?;
+        card::embed(card, &alone(device)?, &norm_here, &layout, &hidden, None)?;
+        compare("embeddings", &of_rows(&hidden)?, &embed_plain(&alone(&Device::Cpu)?, &indices, &norm)?)?;
+        Ok(differences)
+    }
+
+    /// The rows that have tokens, where they lie. The plain versions know no others, which take no place.
+    fn filled_rows(&self) -> Rows {
+        Rows::ragged(self.rows.iter().map(|(_, length)| length).filter(|length| *length > 0).collect())
     }
 
     /// Random values that the dtype can hold, in f32 on the CPU.

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::keys::{Common, Keyed, ModelType, Own, read};
-use super::variant::{MODEL_TYPES, Variant};
+use super::keys::{Common, Keyed, ModelType, Own, Positions, read};
+use super::variant::{Between, MODEL_TYPES, Variant};
+use crate::config::Pooling;
 use crate::model::error::ModelError;
-use crate::ops::Activation;
+use crate::ops::{Activation, Sight};
 
 /// Bounds no encoder of the family comes near, far below what would overflow or exhaust memory by itself.
 const WIDTH_MAX: u64 = 16_384;
 const LAYERS_MAX: u64 = 256;
 const VOCABULARY_MAX: u64 = 4_000_000;
-const POSITIONS_MAX: u64 = 1 << 20;
+pub(super) const POSITIONS_MAX: u64 = 1 << 20;
 const LABELS_MAX: u64 = 65_536;
 
 /// The shape of an encoder.
@@ -21,20 +22,65 @@ pub(crate) struct EncoderConfig {
     pub(crate) architecture: String,
     pub(crate) vocabulary: usize,
     pub(crate) width: usize,
-    pub(crate) layers: usize,
+    pub(crate) layers: Vec<Attention>,
     pub(crate) heads: usize,
     pub(crate) inner_width: usize,
     pub(crate) activation: Activation,
     /// Positions that a text can have.
     pub(crate) positions: usize,
     /// The row of the table of positions for a text's first token, the next rows being for the next tokens: no padding
-    /// comes between them. `first_position + positions` is all rows.
-    pub(crate) first_position: usize,
+    /// comes between them. `first_position + positions` is all rows. `None`: there is no such table.
+    pub(crate) first_position: Option<usize>,
     /// Rows of the table of types; `None`: there is no such table.
     pub(crate) types: Option<usize>,
     pub(crate) epsilon: f32,
+    pub(crate) biases: Biases,
+    pub(crate) classifier: Classifier,
     /// Names of the classes; empty unless the architecture is a classifier's.
     pub(crate) labels: Vec<String>,
+}
+
+/// How a layer attends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Attention {
+    pub(crate) sight: Sight,
+    /// What the angles by which queries and keys are turned are powers of; `None`: they are not turned.
+    pub(crate) rotary_base: Option<f64>,
+}
+
+/// Which parts of an encoder have biases. A classifier's last layer always has one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Biases {
+    pub(crate) attention: bool,
+    pub(crate) feed_forward: bool,
+    pub(crate) norms: bool,
+    pub(crate) classifier: bool,
+}
+
+/// What comes before a classifier's last layer: a vector of the states, a layer, a function, and perhaps a norm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Classifier {
+    pub(crate) pooling: Pooling,
+    pub(crate) between: Between,
+    pub(crate) is_normed: bool,
+}
+
+/// What an encoder consists of, beside its sizes.
+pub(super) struct Parts {
+    pub(super) layers: Vec<Attention>,
+    pub(super) biases: Biases,
+    pub(super) classifier: Classifier,
+}
+
+impl Parts {
+    /// Those of the older variants: positions are in the embeddings, every layer sees everything, all has its bias.
+    fn of_bert(layers: usize, between: Between) -> Parts {
+        Parts {
+            layers: vec![Attention { sight: Sight::EVERYTHING, rotary_base: None }; layers],
+            biases: Biases { attention: true, feed_forward: true, norms: true, classifier: true },
+            classifier: Classifier { pooling: Pooling::Cls, between, is_normed: false },
+        }
+    }
 }
 
 impl EncoderConfig {
@@ -59,10 +105,13 @@ impl EncoderConfig {
         if width % heads != 0 {
             return Err(ModelError::invalid(at(heads_key), heads, format!("a divisor of {width_key} {width}")));
         }
-        if !(own.epsilon > 0.0 && own.epsilon < 1.0) {
-            return Err(ModelError::invalid(at("layer_norm_eps"), own.epsilon, "more than 0 and less than 1"));
+        let Keyed { key, value: epsilon } = own.epsilon;
+        if !(epsilon > 0.0 && epsilon < 1.0) {
+            return Err(ModelError::invalid(at(key), epsilon, "more than 0 and less than 1"));
         }
-        if let Some(kind) = common.position_embedding_type.filter(|kind| kind != "absolute") {
+        // ModernBERT's files say one thing or another, which nothing reads.
+        let said = common.position_embedding_type.filter(|_| variant != Variant::ModernBert);
+        if let Some(kind) = said.filter(|kind| kind != "absolute") {
             return Err(ModelError::invalid(at("position_embedding_type"), format!("'{kind}'"), "absolute"));
         }
         if common.is_decoder == Some(true) {
@@ -91,29 +140,52 @@ impl EncoderConfig {
             }
         };
         let table = sized("max_position_embeddings", common.max_position_embeddings, POSITIONS_MAX)?;
-        let first_position = match own.padding {
-            None => 0,
-            Some(id) if id < table as u64 - 1 => id as usize + 1,
-            Some(id) => {
+        let first_position = match own.positions {
+            Positions::Rotation => None,
+            Positions::Table => Some(0),
+            Positions::TableBehind(id) if id < table as u64 - 1 => Some(id as usize + 1),
+            Positions::TableBehind(id) => {
                 let allowed = format!("less than {}: positions begin behind it", table - 1);
                 return Err(ModelError::invalid(at("pad_token_id"), id, allowed));
             }
         };
+        let layers = keyed(own.layers, LAYERS_MAX)?;
+        let Parts { layers, biases, classifier } = match variant {
+            Variant::ModernBert => Parts::of_modern(place, bytes, layers)?,
+            Variant::Bert | Variant::Roberta => Parts::of_bert(layers, Between::Tanh),
+            Variant::DistilBert => Parts::of_bert(layers, Between::Activation(Activation::Relu)),
+        };
+        if layers.iter().any(|layer| layer.rotary_base.is_some()) && !(width / heads).is_multiple_of(2) {
+            let allowed = format!("heads of an even number of values, which {width_key} {width} is divided into");
+            return Err(ModelError::invalid(at(heads_key), heads, allowed));
+        }
         Ok(EncoderConfig {
             variant,
             architecture,
             vocabulary: sized("vocab_size", common.vocab_size, VOCABULARY_MAX)?,
             width,
-            layers: keyed(own.layers, LAYERS_MAX)?,
+            layers,
             heads,
             inner_width: keyed(own.inner_width, 8 * WIDTH_MAX)?,
             activation,
-            positions: table - first_position,
+            positions: table - first_position.unwrap_or(0),
             first_position,
             types: own.types.map(|types| sized("type_vocab_size", types, 1024)).transpose()?,
-            epsilon: own.epsilon as f32,
+            epsilon: epsilon as f32,
+            biases,
+            classifier,
             labels,
         })
+    }
+
+    /// What those layers see that do not see everything.
+    pub(crate) fn window(&self) -> Option<Sight> {
+        self.layers.iter().map(|layer| layer.sight).find(|sight| *sight != Sight::EVERYTHING)
+    }
+
+    /// Values of a head.
+    pub(crate) fn head_size(&self) -> usize {
+        self.width / self.heads
     }
 
     /// Type ids that a row may name. Without a table that is 0, which is no information.
@@ -160,6 +232,12 @@ mod tests {
         "vocab_size": 100, "dim": 64, "n_layers": 2, "n_heads": 2, "hidden_dim": 128, "activation": "gelu",
         "max_position_embeddings": 512, "sinusoidal_pos_embds": false, "id2label": {"0": "a", "1": "b"}}"#;
 
+    const MODERNBERT: &str = r#"{"model_type": "modernbert", "architectures": ["ModernBertForSequenceClassification"],
+        "vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "intermediate_size": 128, "hidden_activation": "gelu", "max_position_embeddings": 512, "norm_eps": 1e-5,
+        "layer_norm_eps": 7, "position_embedding_type": "sans_pos", "local_attention": 32,
+        "id2label": {"0": "a", "1": "b"}}"#;
+
     fn parse(text: &str) -> Result<EncoderConfig, ModelError> {
         EncoderConfig::parse("config.json", text.as_bytes())
     }
@@ -174,18 +252,26 @@ mod tests {
 
     #[test]
     fn a_good_configuration_is_read_whole() {
-        for good in [BERT, ROBERTA, DISTILBERT] {
+        for good in [BERT, ROBERTA, DISTILBERT, MODERNBERT] {
             let config = parse(good).unwrap();
-            assert_eq!((config.width, config.layers, config.heads, config.inner_width), (64, 2, 2, 128));
+            assert_eq!((config.width, config.layers.len(), config.heads, config.inner_width), (64, 2, 2, 128));
             assert_eq!((config.vocabulary, config.positions, config.activation), (100, 512, Activation::Gelu));
         }
-        let [bert, roberta, distilbert] = [BERT, ROBERTA, DISTILBERT].map(|good| parse(good).unwrap());
-        assert_eq!((bert.variant, bert.first_position, bert.types), (Variant::Bert, 0, Some(2)));
-        assert_eq!((roberta.variant, roberta.first_position, roberta.types), (Variant::Roberta, 2, Some(1)));
-        assert_eq!((distilbert.variant, distilbert.first_position, distilbert.types), (Variant::DistilBert, 0, None));
-        assert_eq!([bert.epsilon, roberta.epsilon, distilbert.epsilon], [1e-12, 1e-5, 1e-12]);
-        assert_eq!((bert.labels.len(), roberta.labels.len(), distilbert.labels.len()), (2, 1, 2));
-        assert_eq!([bert.type_count(), roberta.type_count(), distilbert.type_count()], [2, 1, 1]);
+        let [bert, roberta, distilbert, modern] =
+            [BERT, ROBERTA, DISTILBERT, MODERNBERT].map(|good| parse(good).unwrap());
+        assert_eq!((bert.variant, bert.first_position, bert.types), (Variant::Bert, Some(0), Some(2)));
+        assert_eq!((roberta.variant, roberta.first_position, roberta.types), (Variant::Roberta, Some(2), Some(1)));
+        assert_eq!(
+            (distilbert.variant, distilbert.first_position, distilbert.types),
+            (Variant::DistilBert, Some(0), None)
+        );
+        assert_eq!((modern.variant, modern.first_position, modern.types), (Variant::ModernBert, None, None));
+        let all = [&bert, &roberta, &distilbert, &modern];
+        assert_eq!(all.map(|config| config.epsilon), [1e-12, 1e-5, 1e-12, 1e-5]);
+        assert_eq!(all.map(|config| config.labels.len()), [2, 1, 2, 2]);
+        assert_eq!(all.map(EncoderConfig::type_count), [2, 1, 1, 1]);
+        assert_eq!(all.map(EncoderConfig::window), [None, None, None, Some(Sight::around(16))]);
+        assert_eq!(modern.layers[1].rotary_base, Some(10_000.0));
     }
 
     #[test]
@@ -193,7 +279,7 @@ mod tests {
         let check = |model_type: &str, class: &str| {
             let text = ROBERTA.replace("\"roberta\"", &format!("\"{model_type}\"")).replace("Roberta", class);
             let config = parse(&text).unwrap();
-            assert_eq!((config.variant, config.first_position), (Variant::Roberta, 2));
+            assert_eq!((config.variant, config.first_position), (Variant::Roberta, Some(2)));
             assert_eq!(config.architecture, format!("{class}ForSequenceClassification"));
             refused(&text, "ForSequence", "ForToken", &format!("allowed: {class}Model, {class}ForMaskedLM"));
         };
@@ -208,7 +294,7 @@ mod tests {
             .iter()
             .fold(ROBERTA.to_owned(), |text, key| text.replace(key, ""));
         let config = parse(&without).unwrap();
-        assert_eq!((config.first_position, config.epsilon, config.types), (2, 1e-12, Some(2)));
+        assert_eq!((config.first_position, config.epsilon, config.types), (Some(2), 1e-12, Some(2)));
     }
 
     #[test]
@@ -224,7 +310,7 @@ mod tests {
         check(
             r#""model_type": "bert""#,
             r#""model_type": "gpt2""#,
-            "model_type: found 'gpt2'; allowed: bert, roberta, xlm-roberta, camembert, distilbert",
+            "model_type: found 'gpt2'; allowed: bert, roberta, xlm-roberta, camembert, distilbert, modernbert",
         );
         check(r#""model_type": "bert","#, "", "model_type: found nothing; allowed: bert, roberta");
         check(r#""hidden_act": "gelu""#, r#""hidden_act": "mish""#, "allowed: gelu, gelu_new");
@@ -248,6 +334,17 @@ mod tests {
         check("RobertaForSequenceClassification", "BertModel", "architectures: found 'BertModel'");
         check("RobertaForSequenceClassification", "RobertaForPreTraining", "architectures");
         check(r#""pad_token_id": 1,"#, r#""is_decoder": true,"#, "is_decoder: found true");
+    }
+
+    #[test]
+    fn what_cannot_be_served_of_a_modernbert_is_named_by_its_keys() {
+        let check = |from: &str, to: &str, named: &str| refused(MODERNBERT, from, to, named);
+        check(r#""norm_eps": 1e-5"#, r#""norm_eps": 2"#, "config.json: norm_eps: found 2; allowed: more than 0");
+        check(r#""hidden_activation": "gelu""#, r#""hidden_activation": "silu""#, "hidden_activation: found \"silu\"");
+        check(r#""num_attention_heads": 2"#, r#""num_attention_heads": 64"#, "heads of an even number of values");
+        check(r#""local_attention": 32"#, r#""layer_types": []"#, "layer_types: found 0 entries; allowed: 2");
+        check("ForSequenceClassification", "ForTokenClassification", "allowed: ModernBertModel, ModernBertForMaskedLM");
+        check("\"hidden_size\": 64,", "", "missing field `hidden_size`");
     }
 
     #[test]

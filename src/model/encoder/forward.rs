@@ -16,11 +16,11 @@ use crate::memory::{Axes, ShapeKind};
 use crate::model::Later;
 #[cfg(feature = "cuda")]
 use crate::model::layers::{CardMemory, OnCard};
-use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, Rest, SelfAttention, Widths, Workspace};
+use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, Rest, SelfAttention, States, Widths, Workspace};
 use crate::model::{Batch, Fault, Model, Output, TokenRow};
 #[cfg(feature = "cuda")]
 use crate::ops::card;
-use crate::ops::{Indices, Rows, framework, label, pool, pool_plain};
+use crate::ops::{Indices, Matrix, Norm, Rows, framework, label, pool, pool_plain};
 
 /// A loaded encoder.
 pub(crate) struct Encoder {
@@ -43,8 +43,32 @@ pub(crate) struct Encoder {
 pub(crate) enum Head {
     /// One vector for each row.
     Pool(Pooling),
-    /// Logits: the first position's state through two layers and the function between them.
-    Classify { dense: Linear, between: Between, output: Linear },
+    /// Logits.
+    Classify(Classify),
+}
+
+/// A classifier: a vector of each row through two layers, and what is between them.
+pub(crate) struct Classify {
+    pub(super) pooling: Pooling,
+    pub(super) dense: Linear,
+    pub(super) between: Between,
+    pub(super) norm: Option<Norm>,
+    pub(super) output: Linear,
+}
+
+impl Classify {
+    /// The logits of rows whose pooled states these are, in f32.
+    fn forward(&self, pooled: &Tensor, kernels: Kernels) -> Result<Tensor> {
+        let inner = self.between.of(&self.dense.forward(pooled, kernels)?)?;
+        let inner = match &self.norm {
+            Some(norm) => match kernels {
+                Kernels::Fused | Kernels::Plain => norm.plain(&inner)?,
+                Kernels::Framework | Kernels::Card => framework::normalize(norm, &inner)?,
+            },
+            None => inner,
+        };
+        self.output.forward(&inner, kernels)?.to_dtype(DType::F32)
+    }
 }
 
 #[cfg(feature = "cuda")]
@@ -53,7 +77,7 @@ impl Head {
     fn pooling(&self) -> Pooling {
         match self {
             Head::Pool(pooling) => *pooling,
-            Head::Classify { .. } => Pooling::Cls,
+            Head::Classify(classify) => classify.pooling,
         }
     }
 }
@@ -88,7 +112,9 @@ impl Encoder {
             _ if row.ids.len() > self.axes.extent.max as usize => Err("it is longer than the model allows"),
             _ if !inside(&row.ids, tables.words.rows()) => Err("a token id is outside the vocabulary"),
             _ if !row.types.is_empty() && row.types.len() != row.ids.len() => Err("ids and types differ in number"),
-            _ if !inside(&row.types, tables.types.rows()) => Err("a type id is outside its table"),
+            _ if !inside(&row.types, tables.types.as_ref().map_or(1, Matrix::rows)) => {
+                Err("a type id is outside its table")
+            }
             _ => Ok(()),
         }
     }
@@ -110,13 +136,14 @@ impl Encoder {
 
     /// The last layer's hidden states.
     fn hidden(&self, indices: &Indices, rows: &Rows, work: &Workspace) -> Result<Tensor> {
-        let mut hidden = label::layer("embeddings", None, || self.embeddings.forward(indices, work, &self.device))?;
+        let hidden = label::layer("embeddings", None, || self.embeddings.forward(indices, work, &self.device))?;
+        let mut states = States::first(hidden);
         for (index, (attention, feed_forward)) in self.layers.iter().enumerate() {
-            hidden = label::layer("layer", Some(index), || {
-                feed_forward.forward(attention.forward(hidden, rows, work)?, work)
+            states = label::layer("layer", Some(index), || {
+                feed_forward.forward(attention.forward(states, rows, &indices.positions, work)?, work)
             })?;
         }
-        Ok(hidden)
+        Ok(states.normed)
     }
 
     /// A small step on a card, queued as a whole where one like it was before.
@@ -146,30 +173,26 @@ impl Encoder {
             #[cfg(feature = "cuda")]
             Rest::Card(card) => return self.answer_on_card(hidden, card),
         }
+        let pooled = |pooling: Pooling| match self.kernels {
+            Kernels::Plain => pool_plain(hidden, rows, pooling),
+            Kernels::Fused | Kernels::Card => pool(hidden, rows, pooling),
+            Kernels::Framework => framework::pool(hidden, rows, pooling)?.to_vec2(),
+        };
         let vectors = match &self.head {
-            Head::Pool(pooling) => match self.kernels {
-                Kernels::Plain => pool_plain(hidden, rows, *pooling)?,
-                Kernels::Framework => framework::pool(hidden, rows, *pooling)?.to_vec2()?,
-                Kernels::Fused | Kernels::Card => pool(hidden, rows, *pooling)?,
-            },
-            Head::Classify { .. } => {
-                let first = match self.kernels {
-                    Kernels::Framework => framework::first_positions(hidden, rows)?,
+            Head::Pool(pooling) => pooled(*pooling)?,
+            Head::Classify(classify) => {
+                let pooled = match self.kernels {
+                    Kernels::Framework => {
+                        framework::pool(hidden, rows, classify.pooling)?.to_dtype(self.activations)?
+                    }
                     Kernels::Fused | Kernels::Plain | Kernels::Card => {
-                        Tensor::new(pool(hidden, rows, Pooling::Cls)?, &self.device)?
+                        Tensor::new(pooled(classify.pooling)?, &self.device)?
                     }
                 };
-                self.classify(&first)?.to_vec2()?
+                classify.forward(&pooled, self.kernels)?.to_vec2()?
             }
         };
         Ok(Output::Vectors(vectors))
-    }
-
-    /// The logits of rows whose first positions' states these are, in f32; for heads that classify.
-    fn classify(&self, first: &Tensor) -> Result<Tensor> {
-        let Head::Classify { dense, between, output } = &self.head else { return Ok(first.clone()) };
-        let inner = between.of(&dense.forward(first, self.kernels)?)?;
-        output.forward(&inner, self.kernels)?.to_dtype(DType::F32)
     }
 
     /// The same where everything is queued, and nobody waits for it yet.
@@ -185,7 +208,7 @@ impl Encoder {
     fn send(&self, operations: &Arc<card::Operations>, pooled: &Tensor) -> Result<Output> {
         let vectors = match &self.head {
             Head::Pool(_) => pooled.clone(),
-            Head::Classify { .. } => self.classify(&pooled.to_dtype(self.activations)?)?,
+            Head::Classify(classify) => classify.forward(&pooled.to_dtype(self.activations)?, self.kernels)?,
         };
         Ok(Output::Later(Rc::new(OnItsWay(card::fetch(operations, &vectors)?))))
     }

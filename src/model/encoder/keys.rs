@@ -42,13 +42,25 @@ pub(super) struct Own {
     pub(super) activation: Keyed<Option<Value>>,
     /// `None`: the variant has no types.
     pub(super) types: Option<u64>,
-    pub(super) epsilon: f64,
-    /// The id behind which positions begin; `None`: they begin at 0.
-    pub(super) padding: Option<u64>,
+    pub(super) epsilon: Keyed<f64>,
+    pub(super) positions: Positions,
 }
 
-/// All three libraries' classes assume it where the file says nothing; DistilBERT has it in its code.
+/// How a variant tells positions.
+pub(super) enum Positions {
+    /// By a table.
+    Table,
+    /// By a table in which they begin behind the row of this id.
+    TableBehind(u64),
+    /// By turning queries and keys.
+    Rotation,
+}
+
+/// The older three classes assume it where the file says nothing; DistilBERT has it in its code.
 const EPSILON: f64 = 1e-12;
+
+/// What ModernBERT's class assumes.
+const MODERN_EPSILON: f64 = 1e-5;
 
 #[derive(Deserialize)]
 struct Bert {
@@ -75,6 +87,16 @@ struct DistilBert {
     activation: Option<Value>,
 }
 
+#[derive(Deserialize)]
+struct ModernBert {
+    hidden_size: u64,
+    num_hidden_layers: u64,
+    num_attention_heads: u64,
+    intermediate_size: u64,
+    hidden_activation: Option<Value>,
+    norm_eps: Option<f64>,
+}
+
 /// Reads one group of keys.
 pub(super) fn read<T: DeserializeOwned>(place: &str, bytes: &[u8], allowed: &str) -> Result<T, ModelError> {
     serde_json::from_slice(bytes).map_err(|error| ModelError::invalid(place, error, allowed))
@@ -84,10 +106,10 @@ impl Own {
     pub(super) fn read(variant: Variant, place: &str, bytes: &[u8]) -> Result<Own, ModelError> {
         const BERT: &str = "the keys of a BERT configuration";
         match variant {
-            Variant::Bert => Ok(Own::of_bert(read(place, bytes, BERT)?, None)),
+            Variant::Bert => Ok(Own::of_bert(read(place, bytes, BERT)?, Positions::Table)),
             Variant::Roberta => {
                 let Roberta { pad_token_id } = read(place, bytes, "the keys of a RoBERTa configuration")?;
-                Ok(Own::of_bert(read(place, bytes, BERT)?, Some(pad_token_id.unwrap_or(1))))
+                Ok(Own::of_bert(read(place, bytes, BERT)?, Positions::TableBehind(pad_token_id.unwrap_or(1))))
             }
             Variant::DistilBert => {
                 let keys: DistilBert = read(place, bytes, "the keys of a DistilBERT configuration")?;
@@ -98,14 +120,27 @@ impl Own {
                     inner_width: Keyed { key: "hidden_dim", value: keys.hidden_dim },
                     activation: Keyed { key: "activation", value: keys.activation },
                     types: None,
-                    epsilon: EPSILON,
-                    padding: None,
+                    epsilon: Keyed { key: "layer_norm_eps", value: EPSILON },
+                    positions: Positions::Table,
+                })
+            }
+            Variant::ModernBert => {
+                let keys: ModernBert = read(place, bytes, "the keys of a ModernBERT configuration")?;
+                Ok(Own {
+                    width: Keyed { key: "hidden_size", value: keys.hidden_size },
+                    layers: Keyed { key: "num_hidden_layers", value: keys.num_hidden_layers },
+                    heads: Keyed { key: "num_attention_heads", value: keys.num_attention_heads },
+                    inner_width: Keyed { key: "intermediate_size", value: keys.intermediate_size },
+                    activation: Keyed { key: "hidden_activation", value: keys.hidden_activation },
+                    types: None,
+                    epsilon: Keyed { key: "norm_eps", value: keys.norm_eps.unwrap_or(MODERN_EPSILON) },
+                    positions: Positions::Rotation,
                 })
             }
         }
     }
 
-    fn of_bert(keys: Bert, padding: Option<u64>) -> Own {
+    fn of_bert(keys: Bert, positions: Positions) -> Own {
         Own {
             width: Keyed { key: "hidden_size", value: keys.hidden_size },
             layers: Keyed { key: "num_hidden_layers", value: keys.num_hidden_layers },
@@ -113,8 +148,8 @@ impl Own {
             inner_width: Keyed { key: "intermediate_size", value: keys.intermediate_size },
             activation: Keyed { key: "hidden_act", value: keys.hidden_act },
             types: Some(keys.type_vocab_size.unwrap_or(2)),
-            epsilon: keys.layer_norm_eps.unwrap_or(EPSILON),
-            padding,
+            epsilon: Keyed { key: "layer_norm_eps", value: keys.layer_norm_eps.unwrap_or(EPSILON) },
+            positions,
         }
     }
 }

@@ -1,8 +1,9 @@
-//! Encoders for embeddings, classification and reranking: the BERT family, with RoBERTa (XLM-RoBERTa, CamemBERT) and
-//! DistilBERT. One computation; [`variant`], [`keys`] and [`names`] hold what differs.
+//! Encoders for embeddings, classification and reranking: the BERT family, with RoBERTa (XLM-RoBERTa, CamemBERT),
+//! DistilBERT and ModernBERT. One computation; [`variant`], [`keys`], [`modern`] and [`names`] hold what differs.
 
 mod variant;
 mod keys;
+mod modern;
 mod config;
 mod names;
 mod forward;
@@ -10,4 +11,4 @@ mod load;
 
 pub(super) use config::EncoderConfig;
 
-pub(super) use load::{Plan, check, framework_elements_per_token, load, resident};
+pub(super) use load::{Loaded, Plan, check, framework_elements_per_token, load, resident};

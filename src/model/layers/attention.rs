@@ -1,64 +1,91 @@
 //! Self-attention with its residual and norm.
 
-use candle_core::{Result, Tensor};
+use candle_core::Result;
 
-use super::{Linear, Workspace};
+#[cfg(feature = "cuda")]
+use super::OnCard;
+use super::{Linear, Residual, States, Workspace};
 #[cfg(feature = "cuda")]
 use crate::ops::card::{self, Epilogue};
 use crate::ops::label::operation;
-use crate::ops::{Norm, Rows, attention, attention_plain, framework, linear, linear_plain};
+use crate::ops::{
+    Rotation, Rows, Sight, attention, attention_plain, framework, linear, linear_plain, rotate, rotate_plain,
+};
 
-/// The first half of an encoder's layer: `norm(x + output(attention(x)))`.
+/// The first half of an encoder's layer: `output(attention(x))`, added to what x comes from.
 #[derive(Debug)]
 pub(crate) struct SelfAttention {
     /// Query, key and value matrices end to end: one product instead of three.
     pub(crate) qkv: Linear,
     pub(crate) output: Linear,
-    pub(crate) norm: Norm,
+    pub(crate) residual: Residual,
     pub(crate) heads: usize,
+    /// How queries and keys are told their positions; `None`: the embeddings are.
+    pub(crate) rotation: Option<Rotation>,
+    pub(crate) sight: Sight,
 }
 
 impl SelfAttention {
-    pub(crate) fn forward(&self, hidden: Tensor, rows: &Rows, work: &Workspace) -> Result<Tensor> {
-        let (qkv, output) = (&self.qkv, &self.output);
-        match work {
+    /// `positions` are those of the tokens, in the rotation's tables.
+    pub(crate) fn forward(&self, states: States, rows: &Rows, positions: &[u32], work: &Workspace) -> Result<States> {
+        let SelfAttention { qkv, output, heads, sight, .. } = self;
+        let (heads, sight, bias, States { normed, sum }) = (*heads, *sight, qkv.bias.as_ref(), states);
+        let delta = match work {
             Workspace::Plain => {
-                let mixed = linear_plain(&hidden, &qkv.weight)?;
-                let mixed = attention_plain(&mixed, &qkv.bias, rows, self.heads)?;
-                self.norm.add_plain(&hidden, &linear_plain(&mixed, &output.weight)?, &output.bias)
+                let mixed = linear_plain(&normed, &qkv.weight)?;
+                let mixed = match &self.rotation {
+                    Some(rotation) => {
+                        let turned = rotate_plain(&mixed, bias, rotation, positions, heads)?;
+                        attention_plain(&turned, None, rows, heads, sight)?
+                    }
+                    None => attention_plain(&mixed, bias, rows, heads, sight)?,
+                };
+                linear_plain(&mixed, &output.weight)?
             }
             Workspace::Framework(padding) => {
                 let tokens = rows.tokens();
                 let shape = [tokens, qkv.weight.rows()];
-                let mixed = operation("queries, keys, values", &shape, || framework::linear(&hidden, &qkv.weight))?;
-                let mixed = framework::attention(mixed, &qkv.bias, padding, self.heads)?;
+                let mixed = operation("queries, keys, values", &shape, || framework::linear(&normed, &qkv.weight))?;
+                drop(normed);
+                let mixed = framework::attention(mixed, bias, self.rotation.as_ref(), padding, heads, sight)?;
                 let shape = [tokens, output.weight.rows()];
-                let delta = operation("attention output", &shape, || framework::linear(&mixed, &output.weight))?;
-                drop(mixed);
-                operation("attention norm", &shape, || framework::add_norm(&self.norm, &hidden, delta, &output.bias))
+                operation("attention output", &shape, || framework::linear(&mixed, &output.weight))?
             }
             #[cfg(feature = "cuda")]
             Workspace::Card(memory) => {
-                let (card, wide, mixed) =
-                    (&*memory.rest.operations, memory.buffers.wide(qkv.weight.rows())?, memory.buffers.narrow()?);
-                memory.linear_of_hidden(&qkv.weight, Some(&qkv.bias), Epilogue::Bias, &wide)?;
-                card::attention(card, &wide, &memory.rest.layout, self.heads, &mixed)?;
+                let OnCard { operations, layout } = &memory.rest;
+                let wide = memory.buffers.wide(qkv.weight.rows())?;
+                let epilogue = if bias.is_some() { Epilogue::Bias } else { Epilogue::None };
+                memory.linear_of_normed(&normed, &qkv.weight, bias, epilogue, &wide)?;
+                if let Some(rotation) = &self.rotation {
+                    card::rotate(operations, &wide, rotation, layout, heads)?;
+                }
+                let mixed = memory.buffers.narrow()?;
+                card::attention(operations, &wide, layout, heads, sight, &mixed)?;
                 // Queries, keys and values are done with: their memory takes the output.
                 let delta = memory.buffers.wide(output.weight.rows())?;
                 memory.linear(&mixed, &output.weight, None, Epilogue::None, &delta)?;
-                memory.add_norm(&self.norm, &delta, &output.bias)?;
-                Ok(hidden)
+                delta
             }
             Workspace::Fused(memory) => {
-                let (wide, mixed) = (memory.buffers.wide(qkv.weight.rows())?, memory.buffers.narrow()?);
-                linear(&hidden, &qkv.weight, &wide, &memory.scratch)?;
-                attention(&wide, &qkv.bias, rows, self.heads, &mixed, &memory.scratch)?;
+                let wide = memory.buffers.wide(qkv.weight.rows())?;
+                linear(&normed, &qkv.weight, &wide, &memory.scratch)?;
+                // A rotation wants queries and keys with their biases, so that there are none left to add.
+                let bias = match &self.rotation {
+                    Some(rotation) => {
+                        rotate(&wide, bias, rotation, positions, heads)?;
+                        None
+                    }
+                    None => bias,
+                };
+                let mixed = memory.buffers.narrow()?;
+                attention(&wide, bias, rows, heads, sight, &mixed, &memory.scratch)?;
                 // Queries, keys and values are done with: their memory takes the output.
                 let delta = memory.buffers.wide(output.weight.rows())?;
                 linear(&mixed, &output.weight, &delta, &memory.scratch)?;
-                self.norm.add(&hidden, &delta, &output.bias)?;
-                Ok(hidden)
+                delta
             }
-        }
+        };
+        self.residual.add(sum, delta, output.bias.as_ref(), "attention norm", work)
     }
 }

@@ -2,54 +2,106 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Linear, Workspace};
+use super::{Linear, Residual, States, Workspace};
 #[cfg(feature = "cuda")]
-use crate::ops::card::Epilogue;
+use crate::ops::card::{self, Epilogue};
 use crate::ops::label::operation;
-use crate::ops::{Activation, Norm, framework, linear, linear_activated, linear_plain};
+use crate::ops::{Activation, framework, linear, linear_activated, linear_plain};
 
-/// The second half of an encoder's layer: `norm(x + down(activation(up(x))))`.
+/// The second half of an encoder's layer: `down(activation(up(x)))`, or `down(activation(up(x)) * gate(x))`, added to what
+/// x comes from.
 #[derive(Debug)]
 pub(crate) struct FeedForward {
     pub(crate) up: Linear,
+    /// Of the same shape as `up`.
+    pub(crate) gate: Option<Linear>,
     pub(crate) down: Linear,
     pub(crate) activation: Activation,
-    pub(crate) norm: Norm,
+    pub(crate) residual: Residual,
 }
 
 impl FeedForward {
-    pub(crate) fn forward(&self, hidden: Tensor, work: &Workspace) -> Result<Tensor> {
-        let (up, down) = (&self.up, &self.down);
-        match work {
-            Workspace::Plain => {
-                let inner = self.activation.apply_plain(&linear_plain(&hidden, &up.weight)?, &up.bias)?;
-                self.norm.add_plain(&hidden, &linear_plain(&inner, &down.weight)?, &down.bias)
-            }
+    pub(crate) fn forward(&self, states: States, work: &Workspace) -> Result<States> {
+        let States { normed, sum } = states;
+        let down = &self.down;
+        let delta = match work {
+            Workspace::Plain => linear_plain(&self.inner_plain(&normed)?, &down.weight)?,
             Workspace::Framework(_) => {
-                let tokens = hidden.dim(0)?;
-                let inner = operation("feed-forward up", &[tokens, up.weight.rows()], || {
-                    framework::linear_activated(&hidden, &up.weight, &up.bias, self.activation)
-                })?;
-                let shape = [tokens, down.weight.rows()];
-                let delta = operation("feed-forward down", &shape, || framework::linear(&inner, &down.weight))?;
-                drop(inner);
-                operation("feed-forward norm", &shape, || framework::add_norm(&self.norm, &hidden, delta, &down.bias))
+                let inner = self.inner_by_framework(normed)?;
+                let shape = [inner.dim(0)?, down.weight.rows()];
+                operation("feed-forward down", &shape, || framework::linear(&inner, &down.weight))?
             }
             #[cfg(feature = "cuda")]
             Workspace::Card(memory) => {
-                let (inner, delta) = (memory.buffers.wide(up.weight.rows())?, memory.buffers.narrow()?);
-                memory.linear_of_hidden(&up.weight, Some(&up.bias), self.activation.into(), &inner)?;
+                let (up, bias) = (&self.up, self.up.bias.as_ref());
+                let inner = match &self.gate {
+                    None => {
+                        let inner = memory.buffers.wide(up.weight.rows())?;
+                        memory.linear_of_normed(&normed, &up.weight, bias, self.activation.into(), &inner)?;
+                        inner
+                    }
+                    Some(gate) => {
+                        let planes = memory.buffers.planes(up.weight.rows())?;
+                        let (inner, gates) = (planes.get(0)?, planes.get(1)?);
+                        memory.linear_of_normed(&normed, &up.weight, None, Epilogue::None, &inner)?;
+                        memory.linear_of_normed(&normed, &gate.weight, None, Epilogue::None, &gates)?;
+                        card::gate(&memory.rest.operations, self.activation, &planes, bias, gate.bias.as_ref())?;
+                        inner
+                    }
+                };
+                // The states are done with where they are in the same memory.
+                let delta = memory.buffers.narrow()?;
                 memory.linear(&inner, &down.weight, None, Epilogue::None, &delta)?;
-                memory.add_norm(&self.norm, &delta, &down.bias)?;
-                Ok(hidden)
+                delta
             }
             Workspace::Fused(memory) => {
-                let (inner, delta) = (memory.buffers.wide(up.weight.rows())?, memory.buffers.narrow()?);
-                linear_activated(&hidden, &up.weight, &up.bias, self.activation, &inner, &memory.scratch)?;
+                let (up, bias) = (&self.up, self.up.bias.as_ref());
+                let inner = match &self.gate {
+                    None => {
+                        let inner = memory.buffers.wide(up.weight.rows())?;
+                        linear_activated(&normed, &up.weight, bias, self.activation, &inner, &memory.scratch)?;
+                        inner
+                    }
+                    Some(gate) => {
+                        let planes = memory.buffers.planes(up.weight.rows())?;
+                        linear(&normed, &up.weight, &planes.get(0)?, &memory.scratch)?;
+                        linear(&normed, &gate.weight, &planes.get(1)?, &memory.scratch)?;
+                        self.activation.gate(&planes, bias, gate.bias.as_ref())?;
+                        planes.get(0)?
+                    }
+                };
+                // The states are done with where they are in the same memory.
+                let delta = memory.buffers.narrow()?;
                 linear(&inner, &down.weight, &delta, &memory.scratch)?;
-                self.norm.add(&hidden, &delta, &down.bias)?;
-                Ok(hidden)
+                delta
             }
+        };
+        self.residual.add(sum, delta, down.bias.as_ref(), "feed-forward norm", work)
+    }
+
+    /// What `down` is applied to.
+    fn inner_plain(&self, normed: &Tensor) -> Result<Tensor> {
+        let FeedForward { up, gate, activation, .. } = self;
+        let inner = activation.apply_plain(&linear_plain(normed, &up.weight)?, up.bias.as_ref())?;
+        let Some(gate) = gate else { return Ok(inner) };
+        let gates = linear_plain(normed, &gate.weight)?;
+        match &gate.bias {
+            Some(bias) => inner * gates.broadcast_add(bias)?,
+            None => inner * gates,
         }
+    }
+
+    fn inner_by_framework(&self, normed: Tensor) -> Result<Tensor> {
+        let FeedForward { up, gate, activation, .. } = self;
+        let shape = [normed.dim(0)?, up.weight.rows()];
+        let inner = operation("feed-forward up", &shape, || {
+            framework::linear_activated(&normed, &up.weight, up.bias.as_ref(), *activation)
+        })?;
+        let Some(gate) = gate else { return Ok(inner) };
+        let gates = operation("feed-forward gate", &shape, || {
+            framework::linear_biased(&normed, &gate.weight, gate.bias.as_ref())
+        })?;
+        drop(normed);
+        operation("feed-forward gated", &shape, || inner * gates)
     }
 }

@@ -60,6 +60,14 @@ impl Kernels {
         }
     }
 
+    /// What the cosines and sines of rotations are held as. The framework takes no others than its activations'.
+    pub(crate) const fn rotations(self, dtype: Dtype) -> DType {
+        match self {
+            Kernels::Fused | Kernels::Plain | Kernels::Card => DType::F32,
+            Kernels::Framework => self.activations(dtype),
+        }
+    }
+
     /// A linear layer's matrix as these operations read it fastest.
     pub(crate) fn lay_out(self, matrix: Matrix) -> Result<Matrix> {
         match self {

@@ -10,7 +10,8 @@ use crate::ops::{Matrix, framework, linear_plain};
 #[derive(Debug)]
 pub(crate) struct Linear {
     pub(crate) weight: Matrix,
-    pub(crate) bias: Tensor,
+    /// `None`: the layer has none.
+    pub(crate) bias: Option<Tensor>,
 }
 
 impl Linear {
@@ -21,6 +22,9 @@ impl Linear {
             Kernels::Fused | Kernels::Plain => linear_plain(x, &self.weight)?,
             Kernels::Framework | Kernels::Card => framework::linear(x, &self.weight)?,
         };
-        product.broadcast_add(&self.bias)
+        match &self.bias {
+            Some(bias) => product.broadcast_add(bias),
+            None => Ok(product),
+        }
     }
 }

@@ -7,22 +7,24 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use super::Kernels;
 #[cfg(feature = "cuda")]
-use crate::ops::card::{self, Codes, Epilogue, Layout, Operations};
+use crate::ops::card::{self, Codes, Epilogue, Layout, Operations, Summed};
 use crate::ops::framework::Padding;
 use crate::ops::label::operation;
 #[cfg(feature = "cuda")]
 use crate::ops::{EightBit, Matrix, Norm};
-use crate::ops::{Indices, Rows, attention_scratch};
+use crate::ops::{Indices, Rows, Sight, attention_scratch};
 
 /// What a workspace depends on beside the rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Widths {
     /// Values of a hidden state.
     pub(crate) hidden: usize,
-    /// Values between the two halves of a feed-forward block.
+    /// Values between the two halves of a feed-forward block; with their gates, where it is gated.
     pub(crate) inner: usize,
     /// Attention heads.
     pub(crate) heads: usize,
+    /// What layers see that do not see everything.
+    pub(crate) window: Option<Sight>,
     /// Scratch of the widest linear layer, in elements.
     pub(crate) linear_scratch: usize,
     /// The form of codes that layers multiply, and the inputs of the widest, where they do.
@@ -56,7 +58,9 @@ impl Workspace {
         Ok(match kernels {
             Kernels::Fused => Workspace::Fused(Memory::new(widths, rows, device)?),
             Kernels::Plain => Workspace::Plain,
-            Kernels::Framework => Workspace::Framework(Padding::new(rows, widths.heads, activations, device)?),
+            Kernels::Framework => {
+                Workspace::Framework(Padding::new(rows, widths.heads, widths.window, activations, device)?)
+            }
             #[cfg(feature = "cuda")]
             Kernels::Card => Workspace::Card(CardMemory::new(widths, activations, rows, indices, device)?),
             #[cfg(not(feature = "cuda"))]
@@ -90,7 +94,8 @@ impl Workspace {
 pub(crate) struct Buffers {
     widths: Widths,
     tokens: usize,
-    /// (tokens * hidden): what attention mixed, then what the feed-forward block adds.
+    /// (tokens * hidden): what attention mixed, then what the feed-forward block adds; between blocks the states'
+    /// norms, where those stand before the blocks.
     narrow: Tensor,
     /// (tokens * max(3 * hidden, inner)): queries, keys and values; then the attention's output; then the inner values.
     wide: Tensor,
@@ -102,7 +107,7 @@ impl Buffers {
         Ok(Buffers {
             widths,
             tokens,
-            narrow: memory("mixed, and what is added", widths.hidden)?,
+            narrow: memory("mixed, what is added, normed", widths.hidden)?,
             wide: memory("queries, keys, values; inner", widths.inner.max(3 * widths.hidden))?,
         })
     }
@@ -115,6 +120,11 @@ impl Buffers {
     /// Memory of shape (tokens, width); the same for every width, so that only one is in use at a time.
     pub(crate) fn wide(&self, width: usize) -> Result<Tensor> {
         self.wide.narrow(0, 0, self.tokens * width)?.reshape((self.tokens, width))
+    }
+
+    /// The same memory for two tensors of shape (tokens, width), one behind the other.
+    pub(crate) fn planes(&self, width: usize) -> Result<Tensor> {
+        self.wide.narrow(0, 0, 2 * self.tokens * width)?.reshape((2, self.tokens, width))
     }
 }
 
@@ -188,10 +198,10 @@ impl CardMemory {
         [&self.hidden, &self.buffers.narrow, &self.buffers.wide].into_iter().chain(codes).collect()
     }
 
-    /// `hidden = norm(hidden + delta + bias)`, and its codes where layers multiply those.
-    pub(crate) fn add_norm(&self, norm: &Norm, delta: &Tensor, bias: &Tensor) -> Result<()> {
+    /// The norm of a sum, and its codes where layers multiply those.
+    pub(crate) fn add_norm(&self, norm: &Norm, summed: Summed<'_>) -> Result<()> {
         let OnCard { operations, layout } = &self.rest;
-        card::add_norm(operations, norm, &self.hidden, delta, Some(bias), layout, self.codes.as_ref())
+        card::add_norm(operations, norm, summed, layout, self.codes.as_ref())
     }
 
     /// A layer's product and what follows it, in the form in which its matrix is held.
@@ -209,15 +219,16 @@ impl CardMemory {
         self.product(x, weight, bias, epilogue, y)
     }
 
-    /// The same of the hidden states, whose codes nothing has overwritten since they were made.
-    pub(crate) fn linear_of_hidden(
+    /// The same of what [`CardMemory::add_norm`] made last, whose codes nothing has overwritten since.
+    pub(crate) fn linear_of_normed(
         &self,
+        normed: &Tensor,
         weight: &Matrix,
         bias: Option<&Tensor>,
         epilogue: Epilogue,
         y: &Tensor,
     ) -> Result<()> {
-        self.product(&self.hidden, weight, bias, epilogue, y)
+        self.product(normed, weight, bias, epilogue, y)
     }
 
     fn product(

@@ -4,7 +4,7 @@ mod gguf;
 mod reader;
 mod safetensors;
 
-pub(crate) use reader::Reader;
+pub(crate) use reader::{Part, Reader};
 
 use std::collections::BTreeMap;
 

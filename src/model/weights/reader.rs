@@ -1,5 +1,7 @@
 //! Reading tensors in pieces: no tensor is ever in memory twice.
 
+use std::ops::Range;
+
 use candle_core::{DType, Device, Tensor};
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -12,6 +14,22 @@ use crate::ops::{Matrix, MatrixBuilder, q8};
 
 /// How much is read and converted at a time. Larger gains nothing on a local disk; it is the whole transient of a load.
 const PIECE_BYTES: usize = 1 << 20;
+
+/// One of several equal parts of what a file holds as one tensor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) index: usize,
+    pub(crate) of: usize,
+}
+
+impl Part {
+    const WHOLE: Part = Part { index: 0, of: 1 };
+
+    /// The elements of this part, if each has `each`.
+    fn elements(self, each: usize) -> Range<usize> {
+        self.index * each..(self.index + 1) * each
+    }
+}
 
 /// Reads tensors of a model onto a device, one at a time: a tensor is put together on the host in its final form, then
 /// copied to a device that is not the host.
@@ -35,11 +53,20 @@ impl Reader<'_> {
 
     /// Vectors end to end.
     pub(crate) fn vectors(&self, names: &[impl AsRef<str>], len: usize) -> Result<Tensor, ModelError> {
+        self.parts_of_vectors(names, len, Part::WHOLE)
+    }
+
+    /// Part of a vector, `len` of its values.
+    pub(crate) fn vector_part(&self, name: &str, len: usize, part: Part) -> Result<Tensor, ModelError> {
+        self.parts_of_vectors(&[name], len, part)
+    }
+
+    fn parts_of_vectors(&self, names: &[impl AsRef<str>], len: usize, part: Part) -> Result<Tensor, ModelError> {
         let held = self.kernels.activations(self.dtype);
         let mut values = Vec::with_capacity(len * names.len());
         for name in names.iter().map(AsRef::as_ref) {
-            let stored = self.weights.expect(name, &[len])?;
-            self.pieces(name, stored, len, |piece| {
+            let stored = self.weights.expect(name, &[part.of * len])?;
+            self.pieces(name, stored, part.elements(len), |piece| {
                 let largest = piece.iter().fold(0f32, |largest, value| largest.max(value.abs()));
                 if held == DType::F16 && largest > f16::MAX.to_f32() {
                     let found = format!("values up to {largest}, which f16 cannot hold");
@@ -59,7 +86,7 @@ impl Reader<'_> {
 
     /// A table of embeddings, or a matrix of a head.
     pub(crate) fn table(&self, name: &str, shape: [usize; 2]) -> Result<Matrix, ModelError> {
-        self.held_as(self.kernels.elsewhere(self.dtype), &[name], shape)
+        self.held_as(self.kernels.elsewhere(self.dtype), &[name], shape, Part::WHOLE)
     }
 
     /// A layer's matrix.
@@ -69,35 +96,37 @@ impl Reader<'_> {
 
     /// A layer's matrices of one shape, their rows end to end.
     pub(crate) fn matrices(&self, names: &[impl AsRef<str>], shape: [usize; 2]) -> Result<Matrix, ModelError> {
-        self.held_as(self.kernels.layers(self.dtype), names, shape)
+        self.held_as(self.kernels.layers(self.dtype), names, shape, Part::WHOLE)
     }
 
-    fn held_as(&self, dtype: Dtype, names: &[impl AsRef<str>], shape: [usize; 2]) -> Result<Matrix, ModelError> {
-        let [rows, columns] = shape;
+    /// Part of a layer's matrix, rows of it that are `shape`.
+    pub(crate) fn matrix_part(&self, name: &str, shape: [usize; 2], part: Part) -> Result<Matrix, ModelError> {
+        self.held_as(self.kernels.layers(self.dtype), &[name], shape, part)
+    }
+
+    fn held_as(
+        &self,
+        dtype: Dtype,
+        names: &[impl AsRef<str>],
+        [rows, columns]: [usize; 2],
+        part: Part,
+    ) -> Result<Matrix, ModelError> {
         let mut builder = MatrixBuilder::new(dtype, rows * names.len(), columns);
         for name in names.iter().map(AsRef::as_ref) {
-            let stored = self.weights.expect(name, &shape)?;
+            let stored = self.weights.expect(name, &[part.of * rows, columns])?;
+            let elements = part.elements(rows * columns);
             if stored.encoding == Encoding::Q8 && dtype == Dtype::Q8 {
                 // The blocks are what the matrix holds: quantizing again would lose a little more.
-                self.raw_pieces(stored, rows * columns, |bytes, _| builder.push_blocks(bytes))
+                self.raw_pieces(stored, elements, |bytes, _| builder.push_blocks(bytes))
                     .map_err(|error| ModelError::unreadable(self.weights.place(name), error))?;
                 continue;
             }
-            self.pieces(name, stored, rows * columns, |piece| {
+            self.pieces(name, stored, elements, |piece| {
                 builder
                     .push(piece)
                     .map_err(|error| ModelError::invalid(self.weights.place(name), error.found, error.allowed))
             })?;
         }
-        self.finish(builder)
-    }
-
-    /// A table of zeros, for one that a model does not have.
-    pub(crate) fn zeros(&self, [rows, columns]: [usize; 2]) -> Result<Matrix, ModelError> {
-        let mut builder = MatrixBuilder::new(self.kernels.elsewhere(self.dtype), rows, columns);
-        builder
-            .push(&vec![0.0; rows * columns])
-            .map_err(|error| ModelError::invalid("a matrix of zeros", error.found, error.allowed))?;
         self.finish(builder)
     }
 
@@ -108,15 +137,15 @@ impl Reader<'_> {
         })
     }
 
-    /// Calls `sink` with the tensor's values in order. Every piece is a whole number of blocks.
+    /// Calls `sink` with these of the tensor's values in order. Every piece is a whole number of blocks.
     fn pieces(
         &self,
         name: &str,
         stored: &Stored,
-        elements: usize,
+        elements: Range<usize>,
         mut sink: impl FnMut(&[f32]) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
-        let mut values = vec![0f32; elements.min(PIECE_BYTES / 2)];
+        let mut values = vec![0f32; elements.len().min(PIECE_BYTES / 2)];
         let mut result = Ok(());
         self.raw_pieces(stored, elements, |bytes, count| {
             let values = &mut values[..count];
@@ -135,7 +164,7 @@ impl Reader<'_> {
     fn raw_pieces(
         &self,
         stored: &Stored,
-        elements: usize,
+        elements: Range<usize>,
         mut sink: impl FnMut(&[u8], usize),
     ) -> Result<(), std::io::Error> {
         let source = self.weights.source(stored);
@@ -144,11 +173,11 @@ impl Reader<'_> {
             bytes.expect("the header's reader refused what has no whole number of blocks") as usize
         };
         // Half a piece of elements is at most a piece as f16 and two as f32; and a multiple of every block.
-        let step = elements.min(PIECE_BYTES / 2);
+        let step = elements.len().min(PIECE_BYTES / 2);
         let mut buffer = vec![0; bytes_of(step).max(1)];
-        let (mut done, mut offset) = (0, stored.offset);
-        while done < elements {
-            let count = step.min(elements - done);
+        let (mut done, mut offset) = (0, stored.offset + bytes_of(elements.start) as u64);
+        while done < elements.len() {
+            let count = step.min(elements.len() - done);
             let bytes = &mut buffer[..bytes_of(count)];
             source.read_at(bytes, offset)?;
             sink(bytes, count);

@@ -13,10 +13,7 @@ use super::tensors::{address, address_of, memory};
 use crate::config::Pooling;
 use crate::ops::label::operation;
 use crate::ops::matrix::Held;
-use crate::ops::{Matrix, Norm, Tables};
-
-/// How far before and behind it a position sees, where that is not limited.
-const EVERYTHING: i32 = 1 << 30;
+use crate::ops::{Matrix, Norm, Sight, Tables};
 
 /// Threads of a block that pools a row.
 const POOL_THREADS: u32 = 512;
@@ -52,13 +49,14 @@ pub(crate) fn linear(
     operations.gemm.run(product, &operations.stream)
 }
 
-/// Attention of every position to all of its row. `qkv` is (tokens, 3 * heads * size) with its biases, `out`
+/// Attention of every position to what it sees of its row. `qkv` is (tokens, 3 * heads * size) with its biases, `out`
 /// (tokens, heads * size).
 pub(crate) fn attention(
     operations: &Operations,
     qkv: &Tensor,
     layout: &Layout,
     heads: usize,
+    sight: Sight,
     out: &Tensor,
 ) -> Result<()> {
     let (tokens, width) = out.dims2()?;
@@ -78,27 +76,39 @@ pub(crate) fn attention(
     let (tiles, key_heads, stride) = (layout.tile_list(), heads as i32, 3 * width as u32);
     // The kernel's exponents are of 2.
     let scale = std::f32::consts::LOG2_E / (size as f32).sqrt();
+    let reach = sight.reach() as i32;
     let config = launch((heads, layout.tiles), tiled.threads, tiled.shared_bytes)?;
     let mut arguments = operations.stream.launch_builder(&tiled.function);
     arguments.arg(&qkv).arg(&out).arg(&tiles).arg(&key_heads).arg(&stride).arg(&scale);
-    arguments.arg(&EVERYTHING).arg(&EVERYTHING);
+    arguments.arg(&reach).arg(&reach);
     // SAFETY: the arguments are those that the kernel declares; the tensors have the shapes that it reads and writes, as
     // far as the tiles say, which are inside the rows.
     unsafe { arguments.launch(config) }.map_err(candle_core::Error::wrap)?;
     Ok(())
 }
 
-/// `x = norm(x + delta + bias)`, row by row, in place. Both are (tokens, width). With `codes` those of the result are
-/// written in the same pass, as [`quantize`](super::quantize) does.
+/// What a norm is taken of, and where it goes. All but the bias are (tokens, width).
+#[derive(Clone, Copy)]
+pub(crate) struct Summed<'a> {
+    /// Becomes the norm, or the sum where the norm goes elsewhere.
+    pub(crate) x: &'a Tensor,
+    /// What is added to it, without its bias.
+    pub(crate) delta: &'a Tensor,
+    pub(crate) bias: Option<&'a Tensor>,
+    /// Where the norm goes instead: may be `delta`.
+    pub(crate) out: Option<&'a Tensor>,
+}
+
+/// `norm(x + delta + bias)`, row by row. With `codes` those of the result are written in the same pass, as
+/// [`quantize`](super::quantize) does.
 pub(crate) fn add_norm(
     operations: &Operations,
     norm: &Norm,
-    x: &Tensor,
-    delta: &Tensor,
-    bias: Option<&Tensor>,
+    summed: Summed<'_>,
     layout: &Layout,
     codes: Option<&Codes>,
 ) -> Result<()> {
+    let Summed { x, delta, bias, out } = summed;
     let (rows, width) = x.dims2()?;
     let dtype = x.dtype();
     assert!(layout.tokens <= rows, "there is a row for every token");
@@ -108,17 +118,21 @@ pub(crate) fn add_norm(
     let form = codes.map(|codes| codes.form);
     let (function, config) = operations.functions(dtype)?.add_norm(form, layout.tokens, width)?;
     let codes = codes.map(|codes| codes.addresses(layout.tokens, width)).transpose()?;
-    let (out, nothing) = (address(x, dtype)?, 0u64);
+    let x = address(x, dtype)?;
+    let (out, sum) = match out {
+        Some(out) => (address_of(out, dtype, &[rows, width])?, x),
+        None => (x, 0),
+    };
     let delta = address_of(delta, dtype, &[rows, width])?;
     let bias = bias.map_or(Ok(0), |bias| address_of(bias, dtype, &[width]))?;
     let (weight, offset) = (address_of(&norm.weight, dtype, &[width])?, address_of(&norm.bias, dtype, &[width])?);
     let (tokens, width) = (layout.tokens as i32, width as i32);
     let mut arguments = operations.stream.launch_builder(function);
-    arguments.arg(&out).arg(&nothing);
+    arguments.arg(&out).arg(&sum);
     if let Some((codes, scales)) = &codes {
         arguments.arg(codes).arg(scales);
     }
-    arguments.arg(&delta).arg(&out).arg(&bias).arg(&weight).arg(&offset);
+    arguments.arg(&delta).arg(&x).arg(&bias).arg(&weight).arg(&offset);
     arguments.arg(&tokens).arg(&width).arg(&norm.epsilon);
     // SAFETY: the arguments are those that the kernel declares; it reads and writes `tokens` rows of `width` values.
     unsafe { arguments.launch(config) }.map_err(candle_core::Error::wrap)?;
@@ -144,12 +158,14 @@ pub(crate) fn embed(
     let form = codes.map(|codes| codes.form);
     let (function, config) = operations.functions(dtype)?.embed(form, layout.tokens, width)?;
     let codes = codes.map(|codes| codes.addresses(layout.tokens, width)).transpose()?;
-    let table = |matrix: &Matrix| match matrix.held() {
-        Held::Rows(rows) => Ok((address_of(rows, dtype, &[matrix.rows(), width])?, matrix.rows() as u32)),
-        _ => bail!("the table is not held as it is read"),
+    let table = |matrix: Option<&Matrix>| match matrix.map(|matrix| (matrix.held(), matrix.rows())) {
+        Some((Held::Rows(held), rows)) => Ok((address_of(held, dtype, &[rows, width])?, rows as u32)),
+        Some(_) => bail!("the table is not held as it is read"),
+        None => Ok((0, 0)),
     };
     let [word_ids, position_ids, type_ids] = layout.ids();
-    let (words, positions, types) = (table(&tables.words)?, table(&tables.positions)?, table(&tables.types)?);
+    let words = table(Some(&tables.words))?;
+    let (positions, types) = (table(tables.positions.as_ref())?, table(tables.types.as_ref())?);
     let (weight, offset) = (address_of(&norm.weight, dtype, &[width])?, address_of(&norm.bias, dtype, &[width])?);
     let (out, tokens, width) = (address(out, dtype)?, layout.tokens as i32, width as i32);
     let mut arguments = operations.stream.launch_builder(function);

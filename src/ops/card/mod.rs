@@ -22,6 +22,10 @@ mod operations;
 #[cfg(feature = "cuda")]
 mod layers;
 #[cfg(feature = "cuda")]
+mod rotary;
+#[cfg(feature = "cuda")]
+mod gate;
+#[cfg(feature = "cuda")]
 mod recordings;
 #[cfg(feature = "cuda")]
 mod eight_bit;
@@ -33,15 +37,19 @@ pub(crate) use eight_bit::{Codes, linear_eight_bit, quantize};
 #[cfg(feature = "cuda")]
 pub(crate) use fetch::{Fetch, fetch};
 #[cfg(feature = "cuda")]
+pub(crate) use gate::gate;
+#[cfg(feature = "cuda")]
 pub(crate) use gemm::Epilogue;
 #[cfg(feature = "cuda")]
-pub(crate) use layers::{add_norm, attention, embed, linear, pool, pool_into, vectors};
+pub(crate) use layers::{Summed, add_norm, attention, embed, linear, pool, pool_into, vectors};
 #[cfg(feature = "cuda")]
 pub(crate) use layout::Layout;
 #[cfg(feature = "cuda")]
 pub(crate) use operations::{Operations, capability};
 #[cfg(feature = "cuda")]
 pub(crate) use recordings::{Key, Recordings};
+#[cfg(feature = "cuda")]
+pub(crate) use rotary::rotate;
 #[cfg(feature = "cuda")]
 pub(crate) use tensors::memory;
 
@@ -75,7 +83,9 @@ pub(crate) fn computes_eight_bit(width: usize, inner: usize) -> bool {
         .all(|side| side.is_multiple_of(EIGHT_BIT_STEP) && *side <= QUANTIZED_WIDTHS[QUANTIZED_WIDTHS.len() - 1])
 }
 
-/// Whether there are kernels for hidden states of this width with heads of this size.
-pub(crate) fn computes(width: usize, head_size: usize) -> bool {
-    HEAD_SIZES.contains(&head_size) && width.is_multiple_of(VECTOR) && width <= WIDTHS[WIDTHS.len() - 1]
+/// Whether there are kernels for hidden states of this width, with heads of this size and so many values inside a
+/// feed-forward block.
+pub(crate) fn computes(width: usize, head_size: usize, inner_width: usize) -> bool {
+    let vectors = width.is_multiple_of(VECTOR) && inner_width.is_multiple_of(VECTOR);
+    HEAD_SIZES.contains(&head_size) && vectors && width <= WIDTHS[WIDTHS.len() - 1]
 }

@@ -14,14 +14,15 @@ use super::gemm::{Epilogue, Gemm};
 use super::hopper::Hopper;
 use super::tensors::{Address, ordinal};
 use super::{HEAD_SIZES, QUANTIZED_WIDTHS, TILE, VECTOR, WIDTHS};
-use crate::ops::EightBit;
+use crate::ops::{Activation, EightBit};
 
 /// The kernels, compiled for every architecture that the build was told of.
 macro_rules! compiled {
     ($($name:literal),+) => { [$(($name, include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin")))),+] };
 }
 
-static KERNELS: [(&str, &[u8]); 6] = compiled!["attention", "embed", "norm", "pool", "product", "quantize"];
+static KERNELS: [(&str, &[u8]); 8] =
+    compiled!["attention", "embed", "norm", "pool", "product", "quantize", "rotary", "activation"];
 
 /// All that runs on one card. One stream, used by one thread at a time.
 pub(crate) struct Operations {
@@ -127,6 +128,9 @@ pub(super) struct Functions {
     add_norm: Vec<CudaFunction>,
     embed: Vec<CudaFunction>,
     pub(super) pool: CudaFunction,
+    pub(super) rotary: CudaFunction,
+    /// In the order of [`Activation`].
+    pub(super) gated: [CudaFunction; 3],
     int8: Codings,
     fp8: Codings,
 }
@@ -159,7 +163,9 @@ pub(super) struct Tiled {
 
 impl Functions {
     fn load(modules: &[Arc<CudaModule>], dtype: &str) -> Result<Functions> {
-        let [attention, embed, norm, pool, _, quantize] = modules else { unreachable!("there are six modules") };
+        let [attention, embed, norm, pool, _, quantize, rotary, activation] = modules else {
+            unreachable!("there are eight modules")
+        };
         let find = |module: &Arc<CudaModule>, name: String| {
             module.load_function(&name).map_err(|error| candle_core::Error::msg(format!("{name}: {error}")))
         };
@@ -195,11 +201,21 @@ impl Functions {
             .iter()
             .map(|&size| Ok(Attention { short: tiled(size, false)?, long: tiled(size, true)? }))
             .collect::<Result<Vec<_>>>()?;
+        let gated = |function: Activation| {
+            let name = match function {
+                Activation::Gelu => "gelu",
+                Activation::GeluTanh => "gelu_tanh",
+                Activation::Relu => "relu",
+            };
+            find(activation, format!("{name}_gated_{dtype}"))
+        };
         Ok(Functions {
             attention,
             add_norm: by_width(norm, "add_norm")?,
             embed: by_width(embed, "embed")?,
             pool: find(pool, format!("pool_{dtype}"))?,
+            rotary: find(rotary, format!("rotary_{dtype}"))?,
+            gated: [gated(Activation::Gelu)?, gated(Activation::GeluTanh)?, gated(Activation::Relu)?],
             int8: codings("i8")?,
             fp8: codings("f8")?,
         })

@@ -15,13 +15,24 @@ pub(crate) fn linear(x: &Tensor, weight: &Matrix) -> Result<Tensor> {
     }
 }
 
+/// `x * weight transposed + bias`. The product is free once its bias is added.
+pub(crate) fn linear_biased(x: &Tensor, weight: &Matrix, bias: Option<&Tensor>) -> Result<Tensor> {
+    let product = linear(x, weight)?;
+    match bias {
+        Some(bias) => product.broadcast_add(bias),
+        None => Ok(product),
+    }
+}
+
 /// `activation(x * weight transposed + bias)`. Each step's input is free before the next one: two of the widest tensors
 /// are alive at most.
-pub(crate) fn linear_activated(x: &Tensor, weight: &Matrix, bias: &Tensor, activation: Activation) -> Result<Tensor> {
-    let product = linear(x, weight)?;
-    let biased = product.broadcast_add(bias)?;
-    drop(product);
-    activation.of(&biased)
+pub(crate) fn linear_activated(
+    x: &Tensor,
+    weight: &Matrix,
+    bias: Option<&Tensor>,
+    activation: Activation,
+) -> Result<Tensor> {
+    activation.of(&linear_biased(x, weight, bias)?)
 }
 
 #[cfg(test)]
@@ -45,9 +56,12 @@ mod tests {
                 let found = linear(&x, &weight)?;
                 assert_eq!(found.dtype(), activations);
                 assert_close(&found.to_dtype(DType::F32)?, &plain, tolerance);
-                let found = linear_activated(&x, &weight, &bias.to_dtype(activations)?, Activation::Gelu)?;
-                let expected = Activation::Gelu.apply_plain(&plain, &bias)?;
-                assert_close(&found.to_dtype(DType::F32)?, &expected, tolerance);
+                let narrow_bias = bias.to_dtype(activations)?;
+                for (bias, narrow_bias) in [(None, None), (Some(&bias), Some(&narrow_bias))] {
+                    let found = linear_activated(&x, &weight, narrow_bias, Activation::Gelu)?;
+                    let expected = Activation::Gelu.apply_plain(&plain, bias)?;
+                    assert_close(&found.to_dtype(DType::F32)?, &expected, tolerance);
+                }
             }
         }
         Ok(())

@@ -5,8 +5,8 @@
 //! - A launch over something that is not contiguous uploads its strides first: a small allocation and a copy. A layer
 //!   has six such launches: one for each of its four biases, one that sorts queries, keys and values by head, and one
 //!   that puts the heads back together.
-//! - Nothing is as large as the scores (rows * heads * length^2) but the scores and their softmax: the mask travels
-//!   inside the product that makes them.
+//! - Nothing is as large as the scores (rows * heads * length^2) but the scores and their softmax: the mask of padding
+//!   travels inside the product that makes them. That of a window cannot, and is added where a row is longer than that.
 //! - Kernels index with 32 bits: the model's axes keep every tensor below [`ELEMENTS_MAX`].
 
 mod padding;
@@ -18,10 +18,10 @@ mod pool;
 
 pub(crate) use attention::{attention, score_elements_per_token};
 pub(crate) use embed::embed;
-pub(crate) use linear::{linear, linear_activated};
-pub(crate) use norm::add_norm;
+pub(crate) use linear::{linear, linear_activated, linear_biased};
+pub(crate) use norm::{add_norm, normalize};
 pub(crate) use padding::Padding;
-pub(crate) use pool::{first_positions, pool};
+pub(crate) use pool::pool;
 
 use candle_core::DType;
 

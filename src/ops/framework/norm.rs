@@ -5,19 +5,23 @@ use candle_nn::ops::layer_norm;
 
 use crate::ops::Norm;
 
-/// `norm(x + delta + delta_bias)`.
-pub(crate) fn add_norm(norm: &Norm, x: &Tensor, delta: Tensor, delta_bias: &Tensor) -> Result<Tensor> {
-    let biased = {
-        let sum = (x + &delta)?;
-        drop(delta);
-        sum.broadcast_add(delta_bias)?
+/// `x + delta + delta_bias`, and its norm.
+pub(crate) fn add_norm(norm: &Norm, x: Tensor, delta: Tensor, delta_bias: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+    let sum = {
+        let sum = (&x + &delta)?;
+        drop((x, delta));
+        match delta_bias {
+            Some(bias) => sum.broadcast_add(bias)?,
+            None => sum,
+        }
     };
-    normalize(norm, &biased)
+    let normalized = normalize(norm, &sum)?;
+    Ok((sum, normalized))
 }
 
 /// `norm(x)`. The framework takes the variance from a sum of squares in f32: less exact than ours where the mean is
 /// large beside the deviation, which in an encoder it is not.
-pub(super) fn normalize(norm: &Norm, x: &Tensor) -> Result<Tensor> {
+pub(crate) fn normalize(norm: &Norm, x: &Tensor) -> Result<Tensor> {
     layer_norm(x, &norm.weight, &norm.bias, norm.epsilon)
 }
 
@@ -34,14 +38,17 @@ mod tests {
                 let norm = Norm { weight: random(&[width], 2.0), bias: random(&[width], 1.0), epsilon: 1e-12 };
                 let (x, delta) = (random(&[rows, width], 1.0), random(&[rows, width], 3.0));
                 let bias = random(&[width], 1.0);
-                let expected = norm.add_plain(&x, &delta, &bias)?;
+                let plain = norm.add_plain(&x, &delta, Some(&bias))?;
                 let narrow = |tensor: &Tensor| tensor.to_dtype(dtype);
                 let norm = Norm { weight: narrow(&norm.weight)?, bias: narrow(&norm.bias)?, ..norm };
-                let found = add_norm(&norm, &narrow(&x)?, narrow(&delta)?, &narrow(&bias)?)?;
+                let (sum, found) = add_norm(&norm, narrow(&x)?, narrow(&delta)?, Some(&narrow(&bias)?))?;
+                assert_close(&sum.to_dtype(DType::F32)?, &plain.0, tolerance);
                 // Two values whose deviation is next to nothing are normalized to signs: no precision survives that.
                 if width > 2 || dtype == DType::F32 {
-                    assert_close(&found.to_dtype(DType::F32)?, &expected, tolerance);
+                    assert_close(&found.to_dtype(DType::F32)?, &plain.1, tolerance);
                 }
+                let (sum, _) = add_norm(&norm, narrow(&x)?, narrow(&delta)?, None)?;
+                assert_close(&sum.to_dtype(DType::F32)?, &(&x + &delta)?, tolerance);
             }
         }
         Ok(())

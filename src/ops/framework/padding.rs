@@ -1,8 +1,8 @@
-//! Which positions of a padded batch are none, in the form that the scores' product takes in.
+//! Which positions of a padded batch are none, and which are out of sight, in the forms that scores take in.
 
 use candle_core::{DType, Device, Result, Tensor};
 
-use crate::ops::Rows;
+use crate::ops::{Rows, Sight};
 
 /// Columns that queries and keys get for the mask: as many as keep a row's alignment at 16 bytes in two-byte elements.
 pub(super) const COLUMNS: usize = 8;
@@ -23,11 +23,19 @@ pub(crate) struct Padding {
     pub(super) queries: Tensor,
     /// The same shape, what the keys get.
     pub(super) keys: Tensor,
+    /// (length, length): what is added to the scores of layers with this sight; `None` where rows are too short for that.
+    window: Option<(Sight, Tensor)>,
 }
 
 impl Padding {
-    /// The padding of `rows`, which are padded to the longest.
-    pub(crate) fn new(rows: &Rows, heads: usize, dtype: DType, device: &Device) -> Result<Padding> {
+    /// The padding of `rows`, which are padded to the longest; layers see everything, or as far as `window` says.
+    pub(crate) fn new(
+        rows: &Rows,
+        heads: usize,
+        window: Option<Sight>,
+        dtype: DType,
+        device: &Device,
+    ) -> Result<Padding> {
         let (count, length) = (rows.iter().len(), rows.tokens() / rows.iter().len().max(1));
         let mut mask = vec![-LOWERED / COLUMNS as f32; count * length];
         for (start, real) in rows.iter() {
@@ -37,6 +45,25 @@ impl Padding {
         let mask = Tensor::from_vec(mask, (count, 1, length, 1), &Device::Cpu)?.to_dtype(dtype)?.to_device(device)?;
         let shape = (count, heads, length, COLUMNS);
         let keys = mask.broadcast_as(shape)?.contiguous()?;
-        Ok(Padding { rows: count, length, queries: Tensor::ones(shape, dtype, device)?, keys })
+        let window = window.filter(|sight| sight.is_limited_in(length)).map(|sight| -> Result<_> {
+            let mask = Tensor::from_vec(sight.mask(length, -LOWERED), (length, length), &Device::Cpu)?;
+            Ok((sight, mask.to_dtype(dtype)?.to_device(device)?))
+        });
+        Ok(Padding {
+            rows: count,
+            length,
+            queries: Tensor::ones(shape, dtype, device)?,
+            keys,
+            window: window.transpose()?,
+        })
+    }
+
+    /// What has to be added to scores that see so far.
+    pub(super) fn mask(&self, sight: Sight) -> Option<&Tensor> {
+        if !sight.is_limited_in(self.length) {
+            return None;
+        }
+        let known = self.window.as_ref().filter(|(known, _)| *known == sight);
+        Some(&known.expect("a step is told of its model's window").1)
     }
 }

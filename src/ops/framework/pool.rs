@@ -8,15 +8,10 @@ use crate::ops::Rows;
 /// The pooled rows in f32, (rows, width), on the device: the host takes them in one copy.
 pub(crate) fn pool(hidden: &Tensor, rows: &Rows, pooling: Pooling) -> Result<Tensor> {
     match pooling {
-        Pooling::Cls => first_positions(hidden, rows)?.to_dtype(DType::F32),
+        Pooling::Cls => select(hidden, rows, |(start, _)| start)?.to_dtype(DType::F32),
         Pooling::Last => select(hidden, rows, |(start, length)| start + length - 1)?.to_dtype(DType::F32),
         Pooling::Mean => mean(hidden, rows),
     }
-}
-
-/// The hidden state of each row's first position, (rows, width), in its own dtype.
-pub(crate) fn first_positions(hidden: &Tensor, rows: &Rows) -> Result<Tensor> {
-    select(hidden, rows, |(start, _)| start)
 }
 
 fn select(hidden: &Tensor, rows: &Rows, position: impl Fn((usize, usize)) -> usize) -> Result<Tensor> {
