@@ -115,8 +115,10 @@ pub(super) fn on_the_card(
     batches: Vec<Vec<usize>>,
 ) -> anyhow::Result<Vec<(usize, Vec<f32>)>> {
     let load = |device: &Device| blueprint.load(device).map_err(|error| Fault::Model { message: error.to_string() });
+    // The lease that a server gives it.
+    let lease = blueprint.resident() + blueprint.transient();
     let (mut model, account) =
-        stage.hardware.load(id, Bytes::MAX, load).map_err(|failure| anyhow!("the load failed: {failure}"))?;
+        stage.hardware.load(id, lease, load).map_err(|failure| anyhow!("the load failed: {failure}"))?;
     let mut answers = Vec::new();
     for numbers in batches {
         let batch = Batch::Tokens(numbers.iter().map(|number| rows[*number].clone()).collect());
