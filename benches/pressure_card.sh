@@ -47,8 +47,8 @@ else
             # The driver hands out 2 MiB at a time.
             printf 'load stop\nhold 2s\nleave %s\nload start\nhold %s\nfree all\nhold %s\n' "$(part $percent 4)" "$HOLD" "$HOLD"
         done
-        # What is left is the steps' own cache, which the neighbour asks for once they are over: all but 28 MiB of 139 GiB.
-        printf 'leave 4MiB\nhold %s\nload stop\nask 99.98%% floor 4MiB for 10s\nfree all\n' "$HOLD"
+        # What is left is the steps' own cache, which the neighbour asks for once they are over: all but 70 MiB of 139 GiB.
+        printf 'leave 4MiB\nhold %s\nload stop\nask 99.95%% floor 4MiB for 10s\nfree all\n' "$HOLD"
     } >"$folder/script"
 fi
 

@@ -33,7 +33,7 @@ mod eight_bit;
 mod fetch;
 
 #[cfg(feature = "cuda")]
-pub(crate) use eight_bit::{Codes, linear_eight_bit, quantize};
+pub(crate) use eight_bit::{Codes, EightBitProducts, linear_eight_bit, quantize};
 #[cfg(feature = "cuda")]
 pub(crate) use fetch::{Fetch, fetch};
 #[cfg(feature = "cuda")]

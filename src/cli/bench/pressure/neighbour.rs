@@ -74,7 +74,12 @@ pub(in crate::cli::bench) fn run(args: &NeighbourArgs) -> anyhow::Result<ExitCod
     let place = || format!("--script {}", args.script.display());
     let script = Script::parse(&std::fs::read_to_string(&args.script).with_context(place)?).with_context(place)?;
     let expected = if script.starts_server() { args.server_needs } else { Bytes::ZERO };
-    let mut neighbour = Neighbour { spare: args.spare, expected, room: args.room.clone(), held: Vec::new() };
+    let spare = match args.room {
+        // To look at a GPU takes a context, half a GiB of it: what is free beside that is what there is to have.
+        Room::Card(_) if !script.starts_server() => args.room.free()?,
+        _ => args.spare,
+    };
+    let mut neighbour = Neighbour { spare, expected, room: args.room.clone(), held: Vec::new() };
     let mut told = io::stdin().lock();
     for statement in script.statements() {
         neighbour.act(*statement, &mut told)?;
