@@ -3,8 +3,8 @@
 use std::hint;
 use std::time::{Duration, Instant};
 
-/// How long a thread looks for its next message before it sleeps. To wake a thread takes 50 us and more; a small step on a
-/// GPU takes some hundreds, with four such hand-overs between its call and its answer.
+/// How long a thread looks for its next message before it sleeps. To wake a thread takes tens of microseconds; a small step
+/// on a GPU takes 200, with four such hand-overs between its call and its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Patience(Duration);
 

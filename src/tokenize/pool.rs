@@ -18,8 +18,8 @@ pub struct TokenizerPool {
     places: usize,
 }
 
-/// Texts of a call that are tokenized where they are while nothing else is: some 100 us, of which handing them to a thread
-/// and back would be as much again.
+/// Texts of a call that are tokenized where they are while nothing else is: handing them to a thread and back wakes two
+/// threads, which takes as long as tokenizing so little.
 const SHORT_BYTES: usize = 1024;
 
 /// Calls in the threads' queue for each thread: enough that a thread finds the next one when it is done.

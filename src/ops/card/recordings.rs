@@ -17,8 +17,9 @@ use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use super::operations::Operations;
 use super::tensors::{Address, address};
 
-/// More are not kept: one is some 100 KB of the driver's memory. All go together, since what is in use is soon back.
-const KEPT_MAX: usize = 128;
+/// More are not kept: what the driver keeps for one is in nobody's books. All go together, since what is in use is soon
+/// back.
+const KEPT_MAX: usize = 32;
 
 /// Recordings that a model may make before they have to pay: from then on, one for each time that one was used. A pool in
 /// which addresses keep changing costs a model so many, and no more.
