@@ -23,8 +23,8 @@ pub struct Fixed {
     pub source: FixedSource,
 }
 
-/// Keeps the fixed part. It grows while a card gets warm, since modules are compiled at their first use; afterwards it
-/// stands, and what comes on top is not accounted for.
+/// Keeps the fixed part. It grows while a card gets warm, since modules are compiled at their first use, and when
+/// operations meet shapes for which they load other kernels; what comes on top beside that is not accounted for.
 pub(super) struct FixedPart {
     nvml: Option<Nvml>,
     free_at_first: u64,

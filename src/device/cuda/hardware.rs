@@ -10,6 +10,7 @@ use crate::device::trace::Recording;
 use crate::device::{Hardware, LoadFailure, Need, Patience, Resident, Shortfall, StepUse};
 use crate::memory::Readings;
 use crate::model::Fault;
+use crate::ops::card;
 use crate::units::{Bytes, ModelId};
 
 /// Steps after a load in which something may still be compiled at its first use.
@@ -23,6 +24,8 @@ pub struct Cuda {
     live: Readings,
     /// Steps until the card counts as warm.
     cold: u32,
+    /// What operations had made of things that stay, at the last look.
+    made: u64,
     record_next: bool,
     recording: Option<Recording>,
 }
@@ -53,7 +56,7 @@ impl Drop for CudaAccount {
 impl Cuda {
     /// The device of an open card. Belongs to one thread from its first use on.
     pub fn new(card: &'static Card, tensors: Tensors, live: Readings) -> Cuda {
-        Cuda { card, tensors, live, cold: WARM_AFTER, record_next: false, recording: None }
+        Cuda { card, tensors, live, cold: WARM_AFTER, made: 0, record_next: false, recording: None }
     }
 
     /// Whether the card still works. An error in work that is done does not go away: every later call returns it.
@@ -210,8 +213,10 @@ impl Hardware for Cuda {
                 Ok(()) => Err(fault),
             },
         };
-        if self.cold > 0 {
-            self.cold -= 1;
+        let made = card::made();
+        if self.cold > 0 || made > self.made {
+            self.cold = self.cold.saturating_sub(1);
+            self.made = made;
             self.card.settle_fixed();
         }
         Ok((result, books.used))

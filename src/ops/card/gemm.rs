@@ -18,6 +18,7 @@ use cudarc::driver::sys::CUevent_flags_enum::CU_EVENT_DEFAULT;
 
 use super::cublas_lt::{Algorithm, Places, Shape};
 use super::hopper::{self, After, Hopper, Kind};
+use super::operations::note_made;
 use super::tensors::Address;
 use crate::ops::Activation;
 
@@ -276,6 +277,7 @@ impl Gemm {
                 return Ok(None);
             }
         }
+        note_made();
         Ok(Some(Plan { shape, way }))
     }
 

@@ -45,7 +45,7 @@ pub(crate) use layers::{Summed, add_norm, attention, embed, linear, pool, pool_i
 #[cfg(feature = "cuda")]
 pub(crate) use layout::Layout;
 #[cfg(feature = "cuda")]
-pub(crate) use operations::{Operations, capability};
+pub(crate) use operations::{Operations, capability, made};
 #[cfg(feature = "cuda")]
 pub(crate) use recordings::{Key, Recordings};
 #[cfg(feature = "cuda")]

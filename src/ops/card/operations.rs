@@ -1,6 +1,7 @@
 //! What the operations of one card are launched through: compiled kernels, cublasLt, the stream.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::{CudaDevice, DType, Device, Result, Tensor, bail};
@@ -35,6 +36,19 @@ pub(crate) struct Operations {
     pub(super) pages: Pages,
     f16: Functions,
     bf16: Functions,
+}
+
+/// What has been made at its first use and takes memory of the driver's from then on: kernels of products, recordings.
+static MADE: AtomicU64 = AtomicU64::new(0);
+
+/// How much that is: when it has grown, so has what is in no book.
+pub(crate) fn made() -> u64 {
+    MADE.load(Ordering::Relaxed)
+}
+
+/// Counts one more.
+pub(super) fn note_made() {
+    MADE.fetch_add(1, Ordering::Relaxed);
 }
 
 /// By the card's number. A process has one set for each card that it uses, from the first use to its end.

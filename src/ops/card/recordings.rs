@@ -14,7 +14,7 @@ use candle_core::{DType, Result, Tensor, bail};
 use cudarc::driver::CudaGraph;
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 
-use super::operations::Operations;
+use super::operations::{Operations, note_made};
 use super::tensors::{Address, address};
 
 /// More are not kept: what the driver keeps for one is in nobody's books. All go together, since what is in use is soon
@@ -68,6 +68,7 @@ impl Recordings {
                 self.kept.clear();
             }
             self.kept.insert(key, record(operations, body)?);
+            note_made();
         }
         Ok(())
     }
