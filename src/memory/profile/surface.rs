@@ -127,10 +127,12 @@ fn raised(points: &[(u32, u64)], floor: &[(u32, u64)]) -> Vec<(u32, u64)> {
 }
 
 /// Continues a curve that ends before that of a larger extent with its knots. The line to the first of them is a bound
-/// too: the curve itself is convex, begins where the line begins and ends below where it ends.
+/// too: the curve itself is convex, begins where the line begins and ends below where it ends. Where a larger extent may
+/// have less, the curve stays level instead of falling.
 fn continue_along(knots: &mut Vec<(u32, u64)>, larger: &[(u32, u64)]) {
-    let reach = last(knots).0;
-    knots.extend(larger.iter().filter(|knot| knot.0 > reach));
+    let (reach, least) = last(knots);
+    let further = larger.iter().filter(|knot| knot.0 > reach);
+    knots.extend(further.map(|&(batch, value)| (batch, value.max(least))));
 }
 
 /// The larger of the curve and the floor at every bend of both, the shorter one continued level.
@@ -253,5 +255,13 @@ mod tests {
         assert_eq!(surface.at(2, 20), Some(30), "along the batch it never falls");
         assert_eq!(surface.at(4, 15), Some(200), "between two the larger one counts");
         assert_eq!(Surface::build(columns(), &[], Growth::Monotone).at(4, 20), Some(200));
+    }
+
+    #[test]
+    fn a_column_that_ends_early_never_falls_to_the_next() {
+        let columns = [(10, vec![(1, 50), (2, 200)]), (20, vec![(1, 30), (4, 80), (8, 300)])];
+        let surface = Surface::build(columns, &[], Growth::Unknown);
+        assert_eq!([2, 4, 8].map(|batch| surface.at(batch, 10)), [Some(200), Some(200), Some(300)]);
+        assert_eq!(surface.at(4, 15), Some(200), "nor does what lies between two");
     }
 }
