@@ -102,7 +102,7 @@ mod tests {
         };
         check("", "names no model");
         check(":int8", "names no model");
-        check("tiny-embed:fp8", "'fp8' is not one of");
+        check("tiny-embed:fp4", "'fp4' is not one of");
         check("../x=tiny-embed", "cannot be a model's name");
         check("=tiny-embed", "cannot be a model's name");
     }

@@ -251,7 +251,7 @@ mod tests {
         refused(&[], &[("PLIMSOLL_GRPC_PORT", "x")], "", &["PLIMSOLL_GRPC_PORT: 'x' is not allowed", "0 to 65535"]);
         refused(&["--memory-budget", "lots"], &[], "", &["--memory-budget", "\"60%\""]);
         refused(&[], &[], "model = \"x\"", &["model must be a list"]);
-        refused(&[], &[], "model = [\"x:fp8\"]", &["F/server.toml:1:10: 'fp8' is not one of"]);
+        refused(&[], &[], "model = [\"x:fp4\"]", &["F/server.toml:1:10: 'fp4' is not one of"]);
         refused(&[], &[], "device = \"gpu\"", &["device: 'gpu' is not allowed: write \"auto\""]);
         refused(
             &[],

@@ -262,7 +262,7 @@ mod tests {
         act(&mut neighbour, Statement::Take(Amount::Percent(50.0)));
         let taken = rss() - before;
         assert_eq!(neighbour.holds(), 50 << 20);
-        assert!((45 << 20..80 << 20).contains(&taken), "{taken}"); // other tests take some too
+        assert!((40 << 20..80 << 20).contains(&taken), "{taken}"); // other tests take and free some too
         act(&mut neighbour, Statement::Free(mib(20)));
         assert_eq!(neighbour.holds(), 30 << 20);
         act(&mut neighbour, Statement::Free(Amount::Percent(100.0)));
