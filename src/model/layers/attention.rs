@@ -56,7 +56,7 @@ impl SelfAttention {
                 let OnCard { operations, layout } = &memory.rest;
                 let wide = memory.buffers.wide(qkv.weight.rows())?;
                 let epilogue = if bias.is_some() { Epilogue::Bias } else { Epilogue::None };
-                memory.linear_of_normed(&normed, &qkv.weight, bias, epilogue, &wide)?;
+                memory.linear_of_coded(&normed, &qkv.weight, bias, epilogue, &wide)?;
                 if let Some(rotation) = &self.rotation {
                     card::rotate(operations, &wide, rotation, layout, heads)?;
                 }

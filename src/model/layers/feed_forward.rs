@@ -37,14 +37,14 @@ impl FeedForward {
                 let inner = match &self.gate {
                     None => {
                         let inner = memory.buffers.wide(up.weight.rows())?;
-                        memory.linear_of_normed(&normed, &up.weight, bias, self.activation.into(), &inner)?;
+                        memory.linear_of_coded(&normed, &up.weight, bias, self.activation.into(), &inner)?;
                         inner
                     }
                     Some(gate) => {
                         let planes = memory.buffers.planes(up.weight.rows())?;
                         let (inner, gates) = (planes.get(0)?, planes.get(1)?);
-                        memory.linear_of_normed(&normed, &up.weight, None, Epilogue::None, &inner)?;
-                        memory.linear_of_normed(&normed, &gate.weight, None, Epilogue::None, &gates)?;
+                        memory.linear_of_coded(&normed, &up.weight, None, Epilogue::None, &inner)?;
+                        memory.linear_of_coded(&normed, &gate.weight, None, Epilogue::None, &gates)?;
                         card::gate(&memory.rest.operations, self.activation, &planes, bias, gate.bias.as_ref())?;
                         inner
                     }

@@ -216,22 +216,11 @@ impl CardMemory {
         if let Some(codes) = &self.codes {
             card::quantize(&self.rest.operations, x, codes)?;
         }
-        self.product(x, weight, bias, epilogue, y)
+        self.linear_of_coded(x, weight, bias, epilogue, y)
     }
 
-    /// The same of what [`CardMemory::add_norm`] made last, whose codes nothing has overwritten since.
-    pub(crate) fn linear_of_normed(
-        &self,
-        normed: &Tensor,
-        weight: &Matrix,
-        bias: Option<&Tensor>,
-        epilogue: Epilogue,
-        y: &Tensor,
-    ) -> Result<()> {
-        self.product(normed, weight, bias, epilogue, y)
-    }
-
-    fn product(
+    /// The same of an x whose codes were written last, where layers multiply those: what [`CardMemory::add_norm`] made.
+    pub(crate) fn linear_of_coded(
         &self,
         x: &Tensor,
         weight: &Matrix,
