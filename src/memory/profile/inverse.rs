@@ -65,8 +65,9 @@ impl Profile {
     /// The batch for a queue that is deeper than any batch, at `extent` or a little below it: of those measured the
     /// smallest with 99 % of the best throughput. `None` when nothing is measured there.
     ///
-    /// Where the batch counts tokens it is one for all extents, by their mean: how long the rows are matters little, a
-    /// batch has rows of many lengths, and a few per cent are within what one measurement is off by.
+    /// Where the batch counts tokens it is one for all extents, by their mean, longer rows counting for more: how long the
+    /// rows are matters little, a batch has rows of many lengths, and a few per cent are within what one measurement is
+    /// off by.
     pub fn fastest(&self, extent: u32) -> Option<u32> {
         let index = self.fastest.partition_point(|(column, _)| *column < extent);
         self.fastest.get(index).map(|(_, batch)| *batch)
@@ -83,15 +84,18 @@ impl Profile {
             all.fold(f64::MIN_POSITIVE, f64::max)
         };
         let bests: Vec<f64> = extents.iter().map(|&extent| best(extent)).collect();
-        // Of a batch: what it has of the best throughput, on average over these columns. One that a column does not
-        // reach, or that is less than a row there, counts nothing in it.
+        // Of a batch: what it has of the best throughput, on average over these columns. They count by their extent:
+        // most tokens of most mixtures are in long rows, and columns are dense where rows are short. One that a column
+        // does not reach, or that is less than a row there, counts nothing in it.
         let merit = |batch: u32, columns: Range<usize>| {
-            let count = columns.len().max(1);
+            let weight = |column: usize| f64::from(extents[column].max(1));
+            let all: f64 = columns.clone().map(weight).sum();
             let parts = columns.filter_map(|column| {
                 let possible = batch >= first_batch(&self.axes, extents[column]);
-                throughput(extents[column], batch).filter(|_| possible).map(|value| value / bests[column])
+                let part = throughput(extents[column], batch).filter(|_| possible)? / bests[column];
+                Some(weight(column) * part)
             });
-            parts.sum::<f64>() / count as f64
+            parts.sum::<f64>() / all.max(1.0)
         };
         let smallest_good = |columns: Range<usize>| {
             let mut batches: Vec<u32> = columns.clone().flat_map(|column| self.times.bends(extents[column])).collect();

@@ -417,3 +417,21 @@ fn a_ragged_profile_has_one_fastest_batch_whatever_its_points_are_off_by() {
     assert_eq!(fastest.len(), 5);
     assert!(fastest.iter().all(|batch| *batch == fastest[0] && (5_000..=8_192).contains(batch)), "{fastest:?}");
 }
+
+#[test]
+fn the_fastest_ragged_batch_is_that_of_long_rows() {
+    let mut profile = Profile::new(ragged_axes(32_768), Slack::CUDA);
+    // A step of long rows has 0.5 ms to it whatever its size; one of short rows is best small: many rows take longer each.
+    let time = |(tokens, longest): (u32, u32)| {
+        let (tokens, rows) = (f64::from(tokens), f64::from(tokens) / f64::from(longest));
+        let of_rows = if longest < 64 { rows * rows / 50.0 } else { 0.0 };
+        Micros::new((500.0 + tokens + of_rows) as u64)
+    };
+    while let Some(probe) = profile.next_probe(Bytes::MAX) {
+        let peak = Bytes::kib(12) * probe.shape.tokens();
+        profile.record(Measured { shape: probe.shape, peak, time: time(probe.shape.position()) });
+    }
+    let fastest = profile.fastest(512).unwrap();
+    // Were all columns counted alike, it would be 1,408.
+    assert!(fastest >= 8_192, "{fastest}");
+}
