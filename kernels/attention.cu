@@ -26,10 +26,7 @@
 // Numbers: scores, softmax and sums are f32; weights are rounded to T for the product with the values, not for the sum
 // that they are divided by. qkv has fewer than 2^32 elements: its indices are 32 bits wide, for the registers' sake.
 
-#include "common.cuh"
-
-// Keys of a tile.
-constexpr int KEYS = 64;
+#include "attention.cuh"
 
 // A tile of queries: WARPS * STACK times 16 of them.
 template <int SIZE, int WARPS, int STACK>
@@ -43,17 +40,6 @@ struct Shape {
     static constexpr int STRIDE = SIZE + VECTOR;
     // Queries, then two buffers of keys and two of values.
     static constexpr int SHARED_BYTES = (QUERIES + 4 * KEYS) * STRIDE * 2;
-};
-
-// Where a row lies, and what its queries see.
-struct Sight {
-    int length;
-    int back;
-    int ahead;
-
-    // The keys that query i sees: from low(i) on, below high(i).
-    __device__ __forceinline__ int low(int i) const { return max(0, i - back); }
-    __device__ __forceinline__ int high(int i) const { return min(length, i + ahead + 1); }
 };
 
 // How the block's threads share the loading of tokens: VECTORS threads side by side load one token, PASS tokens at a
@@ -90,9 +76,7 @@ struct State {
     uint32_t queries[STACK][SIZE / 16][4];
     // Weighted sums of values.
     float sums[STACK][SIZE / 8][4];
-    // Largest score, and this lane's share of the sum of weights exp(score - largest), of either query.
-    float largest[STACK][2];
-    float totals[STACK][2];
+    Seen seen[STACK];
 
     // `tile` is the address of this lane's row of the warp's queries: see load_matrices.
     __device__ __forceinline__ void start(uint32_t tile) {
@@ -107,14 +91,10 @@ struct State {
 #pragma unroll
                 for (int i = 0; i < 4; ++i) sums[m][column][i] = 0.0f;
             }
-            largest[m][0] = largest[m][1] = -INFINITY;
-            totals[m][0] = totals[m][1] = 0.0f;
         }
     }
 
-    // Takes in a tile of keys, at `keys` and `values` for this lane. Without EDGE every query sees all of them.
-    // Otherwise the warp's queries see none from `count` on, and which of the others each sees `sight` says: `query` is
-    // the first of this lane's, `key` the first of the tile, counted from the start of the row.
+    // Takes in a tile of keys, at `keys` and `values` for this lane; the rest is as in `weigh`.
     template <bool EDGE>
     __device__ __forceinline__ void attend(uint32_t keys, uint32_t values, float scale, int count, Sight sight,
                                            int query, int key) {
@@ -148,53 +128,10 @@ struct State {
             }
         }
 
-        // Scores become weights, two in a register.
         uint32_t weights[STACK][KEYS / 16][4];
 #pragma unroll
         for (int m = 0; m < STACK; ++m) {
-            float base[2];
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                if constexpr (EDGE) {
-                    const int i = query + m * 16 + half * 8, low = sight.low(i);
-                    // Both bounds in one comparison: keys below `low` are far above any count.
-                    const unsigned visible = max(0, sight.high(i) - low), first = key - low;
-#pragma unroll
-                    for (int n = 0; n < KEYS / 8; ++n) {
-                        if (first + n * 8 >= visible) scores[m][n][2 * half] = -INFINITY;
-                        if (first + n * 8 + 1 >= visible) scores[m][n][2 * half + 1] = -INFINITY;
-                    }
-                }
-                float best = largest[m][half];
-#pragma unroll
-                for (int n = 0; n < KEYS / 8; ++n) {
-                    if (needed(n / 2)) best = fmaxf(best, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
-                }
-                best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
-                best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
-                // A query that has seen no key yet has weights exp2(-inf - 0) = 0, not exp2(-inf + inf).
-                base[half] = EDGE && best == -INFINITY ? 0.0f : best * scale;
-                const float before = exp2_fast(largest[m][half] * scale - base[half]);
-                largest[m][half] = best;
-                totals[m][half] *= before;
-#pragma unroll
-                for (int column = 0; column < SIZE / 8; ++column) {
-                    sums[m][column][2 * half] *= before;
-                    sums[m][column][2 * half + 1] *= before;
-                }
-            }
-#pragma unroll
-            for (int n = 0; n < KEYS / 8; ++n) {
-                if (needed(n / 2)) {
-#pragma unroll
-                    for (int half = 0; half < 2; ++half) {
-                        const float left = exp2_fast(scores[m][n][2 * half] * scale - base[half]);
-                        const float right = exp2_fast(scores[m][n][2 * half + 1] * scale - base[half]);
-                        totals[m][half] += left + right;
-                        weights[m][n / 2][n % 2 * 2 + half] = pack_bits<T>(left, right);
-                    }
-                }
-            }
+            weigh<EDGE, T>(scores[m], weights[m], sums[m], seen[m], scale, count, sight, query + m * 16, key);
         }
 
 #pragma unroll
@@ -220,10 +157,7 @@ struct State {
         for (int m = 0; m < STACK; ++m) {
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                float total = totals[m][half];
-                total += __shfl_xor_sync(~0u, total, 1);
-                total += __shfl_xor_sync(~0u, total, 2);
-                const float inverse = reciprocal_fast(total);
+                const float inverse = inverse_total(seen[m].totals[half]);
                 T* row = tile + (m * 16 + half * 8 + lane / 4) * (SIZE + VECTOR) + lane % 4 * 2;
 #pragma unroll
                 for (int column = 0; column < SIZE / 8; ++column) {

@@ -127,6 +127,12 @@ __device__ __forceinline__ void wait_for_products() {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 
+// Makes what this thread has written to shared memory, or copied there, visible to the tensor cores. Of other threads'
+// they see what is there after the block's next barrier.
+__device__ __forceinline__ void show_to_tensor_cores() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 // Keeps the compiler from moving accesses to sums across this place: it does not know that they are still being
 // computed.
 __device__ __forceinline__ void pin(int (&d)[64]) {
@@ -136,6 +142,11 @@ __device__ __forceinline__ void pin(int (&d)[64]) {
 __device__ __forceinline__ void pin(float (&d)[64]) {
 #pragma unroll
     for (int i = 0; i < 64; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int COLUMNS>
+__device__ __forceinline__ void pin(float (&d)[COLUMNS][4]) {
+#pragma unroll
+    for (int i = 0; i < 4 * COLUMNS; ++i) asm volatile("" : "+f"(d[i / 4][i % 4])::"memory");
 }
 
 // What the tensor cores multiply.
@@ -201,3 +212,48 @@ MULTIPLY_ADD_TILE(F16, "k16.f32.f16.f16", "f", ", 1, 1, 0, 0")
 MULTIPLY_ADD_TILE(Bf16, "k16.f32.bf16.bf16", "f", ", 1, 1, 0, 0")
 
 #undef MULTIPLY_ADD_TILE
+
+// The same for 64 columns and depths of 16, of 16-bit floats: d (64 x 64) in groups of 8 columns.
+//
+// multiply_add_narrow: a (64 x 16) and b (64 x 16, transposed) are both described.
+// multiply_add_across: b (16 x 64) is described as it lies, not transposed: a depth of 16 further adds 128. Of a lane
+// holds what multiply_add (ptx.cuh) takes of the warp's 16 rows; its registers are not to be written before the products
+// were waited for.
+template <typename KIND>
+__device__ __forceinline__ void multiply_add_narrow(float (&d)[8][4], uint64_t a, uint64_t b, int accumulate);
+template <typename KIND>
+__device__ __forceinline__ void multiply_add_across(float (&d)[8][4], const uint32_t (&a)[4], uint64_t b);
+
+#define SUMS_OF_8(d, i) \
+    "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3]), "+f"(d[i + 1][0]), "+f"(d[i + 1][1]), \
+        "+f"(d[i + 1][2]), "+f"(d[i + 1][3])
+#define MULTIPLY_ADD_64(KIND, TYPE)                                                                                 \
+    template <>                                                                                                     \
+    __device__ __forceinline__ void multiply_add_narrow<KIND>(float (&d)[8][4], uint64_t a, uint64_t b,             \
+                                                              int accumulate) {                                     \
+        asm volatile(                                                                                               \
+            "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"                                                            \
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {"                                        \
+            "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                \
+            "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"                        \
+            "}, %32, %33, p, 1, 1, 0, 0;\n}\n"                                                                      \
+            : SUMS_OF_8(d, 0), SUMS_OF_8(d, 2), SUMS_OF_8(d, 4), SUMS_OF_8(d, 6)                                    \
+            : "l"(a), "l"(b), "r"(accumulate));                                                                     \
+    }                                                                                                               \
+    template <>                                                                                                     \
+    __device__ __forceinline__ void multiply_add_across<KIND>(float (&d)[8][4], const uint32_t (&a)[4],             \
+                                                              uint64_t b) {                                         \
+        asm volatile(                                                                                               \
+            "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE " {"                                        \
+            "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                                \
+            "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"                        \
+            "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;\n"                                                           \
+            : SUMS_OF_8(d, 0), SUMS_OF_8(d, 2), SUMS_OF_8(d, 4), SUMS_OF_8(d, 6)                                    \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                  \
+    }
+
+MULTIPLY_ADD_64(F16, "f16")
+MULTIPLY_ADD_64(Bf16, "bf16")
+
+#undef MULTIPLY_ADD_64
+#undef SUMS_OF_8

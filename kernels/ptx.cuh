@@ -29,6 +29,15 @@ __device__ __forceinline__ void copy_async(void* to, const void* from, bool pres
 // Waits for all copies that this thread started. Those of other threads are there after the block's next barrier.
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;\n" ::: "memory"); }
 
+// Copies that this thread has started since the last call are a group.
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
+
+// Waits for all groups but the last `LEFT`.
+template <int LEFT>
+__device__ __forceinline__ void wait_for_copies_but() {
+    asm volatile("cp.async.wait_group %0;\n" ::"n"(LEFT) : "memory");
+}
+
 // Loads four 8 x 8 matrices of 16-bit values. Lane l gives the address of row l % 8 of matrix l / 8, 16 bytes; it gets
 // of each matrix the two values at row l / 4, columns 2 * (l % 4) and the next.
 __device__ __forceinline__ void load_matrices(uint32_t (&values)[4], uint32_t address) {

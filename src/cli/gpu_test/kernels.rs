@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::stage::Stage;
 use crate::config::{Dtype, Pooling};
-use crate::ops::card::{self, Codes, Epilogue, Layout, Operations, Summed};
+use crate::ops::card::{self, AttentionKernels, Codes, Epilogue, Layout, Operations, Summed};
 use crate::ops::{
     Activation, EightBit, Indices, Matrix, MatrixBuilder, Norm, Rotation, Rows, Sight, Tables, attention_plain,
     embed_plain, linear_plain, pool_plain, rotate_plain,
@@ -15,12 +15,14 @@ use crate::ops::{
 use crate::units::{Bytes, ModelId};
 
 /// Lengths of rows, so that tiles of attention end everywhere: empty rows, rows of one token, and both sides of a tile.
-const LENGTHS: [&[usize]; 5] = [
+/// The last are long enough for long tiles.
+const LENGTHS: [&[usize]; 6] = [
     &[1],
     &[1, 2, 3, 7, 0, 31, 33, 0],
     &[64, 63, 65, 1, 128, 127, 129, 16],
     &[512, 3, 511, 500, 70, 0, 256],
     &[17; 40],
+    &[481, 0, 512, 7, 511],
 ];
 /// Heads and their size.
 const HEADS: [(usize, usize); 5] = [(1, 64), (12, 32), (16, 64), (3, 96), (4, 128)];
@@ -144,12 +146,18 @@ impl Case {
             card::linear(card, &x_here, &matrix, Some(&here(&bias)?), epilogue, &y)?;
             compare("linear", &y, expected)?;
         }
-        let mixed = empty(&[computed, width])?;
-        card::attention(card, &here(&qkv)?, &layout, heads, Sight::EVERYTHING, &mixed)?;
         let filled = self.filled_rows();
         let of_rows = |tensor: &Tensor| tensor.narrow(0, 0, tokens);
         let expected = attention_plain(&of_rows(&qkv)?, None, &filled, heads, Sight::EVERYTHING)?;
-        compare("attention", &of_rows(&mixed)?, &expected)?;
+        for kernels in card.attention_kernels(dtype, size)? {
+            let mixed = empty(&[computed, width])?;
+            card::attention_by(card, Some(kernels), &here(&qkv)?, &layout, heads, Sight::EVERYTHING, &mixed)?;
+            let name = match kernels {
+                AttentionKernels::General => "attention",
+                AttentionKernels::Hopper => "attention for Hopper",
+            };
+            compare(name, &of_rows(&mixed)?, &expected)?;
+        }
 
         let in_place = here(&x)?.copy()?;
         let (delta_here, bias_here) = (here(&delta)?, here(&delta_bias)?);
@@ -239,9 +247,17 @@ impl Case {
         compare("rotation", &of_rows(&turned)?, &expected)?;
 
         for reach in REACHES {
-            let (sight, mixed) = (Sight::around(reach), Tensor::zeros((computed, width), dtype, device)?);
-            card::attention(card, &here(&qkv)?, &layout, heads, sight, &mixed)?;
-            compare("window", &of_rows(&mixed)?, &attention_plain(&of_rows(&qkv)?, None, &filled, heads, sight)?)?;
+            let sight = Sight::around(reach);
+            let expected = attention_plain(&of_rows(&qkv)?, None, &filled, heads, sight)?;
+            for kernels in card.attention_kernels(dtype, size)? {
+                let mixed = Tensor::zeros((computed, width), dtype, device)?;
+                card::attention_by(card, Some(kernels), &here(&qkv)?, &layout, heads, sight, &mixed)?;
+                let name = match kernels {
+                    AttentionKernels::General => "window",
+                    AttentionKernels::Hopper => "window for Hopper",
+                };
+                compare(name, &of_rows(&mixed)?, &expected)?;
+            }
         }
 
         let [bias, gate_bias] = [biases.get(0)?, biases.get(1)?];

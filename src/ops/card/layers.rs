@@ -3,7 +3,6 @@
 use candle_core::{DType, Result, Tensor, bail};
 use cudarc::driver::PushKernelArg;
 
-use super::HEAD_SIZES;
 use super::cublas_lt::Places;
 use super::eight_bit::Codes;
 use super::gemm::{Elements, Epilogue, Product};
@@ -13,7 +12,7 @@ use super::tensors::{address, address_of, memory};
 use crate::config::Pooling;
 use crate::ops::label::operation;
 use crate::ops::matrix::Held;
-use crate::ops::{Matrix, Norm, Sight, Tables};
+use crate::ops::{Matrix, Norm, Tables};
 
 /// Threads of a block that pools a row.
 const POOL_THREADS: u32 = 512;
@@ -47,44 +46,6 @@ pub(crate) fn linear(
     };
     let product = Product { elements: Elements::of(dtype)?, tokens, inputs, outputs, epilogue, places };
     operations.gemm.run(product, &operations.stream)
-}
-
-/// Attention of every position to what it sees of its row. `qkv` is (tokens, 3 * heads * size) with its biases, `out`
-/// (tokens, heads * size).
-pub(crate) fn attention(
-    operations: &Operations,
-    qkv: &Tensor,
-    layout: &Layout,
-    heads: usize,
-    sight: Sight,
-    out: &Tensor,
-) -> Result<()> {
-    let (tokens, width) = out.dims2()?;
-    let (size, dtype) = (width / heads, out.dtype());
-    let Some(index) = HEAD_SIZES.iter().position(|known| *known == size) else {
-        bail!("attention is compiled for heads of {HEAD_SIZES:?} values, not of {size}");
-    };
-    if layout.tiles == 0 {
-        return Ok(());
-    }
-    if 3 * width * tokens > u32::MAX as usize {
-        bail!("{tokens} tokens are more than attention indexes");
-    }
-    let forms = &operations.functions(dtype)?.attention[index];
-    let tiled = if layout.long { &forms.long } else { &forms.short };
-    let (qkv, out) = (address_of(qkv, dtype, &[tokens, 3 * width])?, address(out, dtype)?);
-    let (tiles, key_heads, stride) = (layout.tile_list(), heads as i32, 3 * width as u32);
-    // The kernel's exponents are of 2.
-    let scale = std::f32::consts::LOG2_E / (size as f32).sqrt();
-    let reach = sight.reach() as i32;
-    let config = launch((heads, layout.tiles), tiled.threads, tiled.shared_bytes)?;
-    let mut arguments = operations.stream.launch_builder(&tiled.function);
-    arguments.arg(&qkv).arg(&out).arg(&tiles).arg(&key_heads).arg(&stride).arg(&scale);
-    arguments.arg(&reach).arg(&reach);
-    // SAFETY: the arguments are those that the kernel declares; the tensors have the shapes that it reads and writes, as
-    // far as the tiles say, which are inside the rows.
-    unsafe { arguments.launch(config) }.map_err(candle_core::Error::wrap)?;
-    Ok(())
 }
 
 /// What a norm is taken of, and where it goes. All but the bias are (tokens, width).

@@ -20,6 +20,8 @@ mod layout;
 #[cfg(feature = "cuda")]
 mod operations;
 #[cfg(feature = "cuda")]
+mod attention;
+#[cfg(feature = "cuda")]
 mod layers;
 #[cfg(feature = "cuda")]
 mod rotary;
@@ -33,6 +35,8 @@ mod eight_bit;
 mod fetch;
 
 #[cfg(feature = "cuda")]
+pub(crate) use attention::{AttentionKernels, attention, attention_by};
+#[cfg(feature = "cuda")]
 pub(crate) use eight_bit::{Codes, EightBitProducts, linear_eight_bit, quantize};
 #[cfg(feature = "cuda")]
 pub(crate) use fetch::{Fetch, fetch};
@@ -41,7 +45,7 @@ pub(crate) use gate::gate;
 #[cfg(feature = "cuda")]
 pub(crate) use gemm::Epilogue;
 #[cfg(feature = "cuda")]
-pub(crate) use layers::{Summed, add_norm, attention, embed, linear, pool, pool_into, vectors};
+pub(crate) use layers::{Summed, add_norm, embed, linear, pool, pool_into, vectors};
 #[cfg(feature = "cuda")]
 pub(crate) use layout::Layout;
 #[cfg(feature = "cuda")]

@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::{CudaDevice, DType, Device, Result, Tensor, bail};
-use cudarc::driver::sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
 use cudarc::driver::{CudaFunction, CudaModule, CudaStream, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 
+use super::attention::{Attention, Modules};
 use super::eight_bit::EightBitProducts;
 use super::fetch::Pages;
 use super::gemm::{Epilogue, Gemm};
 use super::hopper::Hopper;
 use super::tensors::{Address, ordinal};
-use super::{HEAD_SIZES, QUANTIZED_WIDTHS, TILE, VECTOR, WIDTHS};
+use super::{QUANTIZED_WIDTHS, VECTOR, WIDTHS};
 use crate::ops::{Activation, EightBit};
 
 /// The kernels, compiled for every architecture that the build was told of.
@@ -22,8 +22,8 @@ macro_rules! compiled {
     ($($name:literal),+) => { [$(($name, include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin")))),+] };
 }
 
-static KERNELS: [(&str, &[u8]); 8] =
-    compiled!["attention", "embed", "norm", "pool", "product", "quantize", "rotary", "activation"];
+static KERNELS: [(&str, &[u8]); 9] =
+    compiled!["attention", "attention_hopper", "embed", "norm", "pool", "product", "quantize", "rotary", "activation"];
 
 /// All that runs on one card. One stream, used by one thread at a time.
 pub(crate) struct Operations {
@@ -69,7 +69,7 @@ impl Operations {
                 module.map_err(|error| candle_core::Error::msg(format!("the kernels of {name}: {error}")))
             })
             .collect::<Result<Vec<Arc<CudaModule>>>>()?;
-        let (capability, product) = (stream.context().compute_capability(), &modules[4]);
+        let (capability, product) = (stream.context().compute_capability(), &modules[5]);
         let capability = capability.map_err(candle_core::Error::wrap)?;
         let hopper = match capability {
             (9, 0) => Some(Hopper::new(product, &stream)?),
@@ -82,8 +82,8 @@ impl Operations {
             eight_bit,
             eight_bit_chosen: EightBitProducts::chosen(eight_bit, named.as_deref())?,
             pages: Pages::default(),
-            f16: Functions::load(&modules, "f16")?,
-            bf16: Functions::load(&modules, "bf16")?,
+            f16: Functions::load(&modules, "f16", capability)?,
+            bf16: Functions::load(&modules, "bf16", capability)?,
             stream,
         };
         let all = OPERATIONS.get_or_init(Mutex::default);
@@ -136,7 +136,7 @@ const WIDEST_THREADS: u32 = 256;
 
 /// The kernels for one dtype.
 pub(super) struct Functions {
-    /// In the order of [`HEAD_SIZES`].
+    /// In the order of [`HEAD_SIZES`](super::HEAD_SIZES).
     pub(super) attention: Vec<Attention>,
     /// In the order of [`WIDTHS`].
     add_norm: Vec<CudaFunction>,
@@ -162,23 +162,10 @@ struct Codings {
     relu: CudaFunction,
 }
 
-/// Both forms of attention for one head size.
-pub(super) struct Attention {
-    pub(super) short: Tiled,
-    pub(super) long: Tiled,
-}
-
-/// A form of attention.
-pub(super) struct Tiled {
-    pub(super) function: CudaFunction,
-    pub(super) threads: u32,
-    pub(super) shared_bytes: u32,
-}
-
 impl Functions {
-    fn load(modules: &[Arc<CudaModule>], dtype: &str) -> Result<Functions> {
-        let [attention, embed, norm, pool, _, quantize, rotary, activation] = modules else {
-            unreachable!("there are eight modules")
+    fn load(modules: &[Arc<CudaModule>], dtype: &str, capability: (i32, i32)) -> Result<Functions> {
+        let [general, hopper, embed, norm, pool, _, quantize, rotary, activation] = modules else {
+            unreachable!("there are nine modules")
         };
         let find = |module: &Arc<CudaModule>, name: String| {
             module.load_function(&name).map_err(|error| candle_core::Error::msg(format!("{name}: {error}")))
@@ -198,23 +185,6 @@ impl Functions {
                 relu: dequantize("relu_")?,
             })
         };
-        let tiled = |size: usize, long: bool| -> Result<Tiled> {
-            let end = if long { "_long" } else { "" };
-            let function = find(attention, format!("attention_{dtype}_{size}{end}"))?;
-            let queries = if long { 2 * TILE } else { TILE };
-            // Of 64 values a warp of the long form has 32 queries, else 16.
-            let threads = if long && size != 64 { 256 } else { 128 };
-            // Queries and two tiles of keys and of values, of 64 each, with 8 elements between two of them.
-            let shared_bytes = ((queries + 4 * 64) * (size + 8) * 2) as u32;
-            function
-                .set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes as i32)
-                .map_err(candle_core::Error::wrap)?;
-            Ok(Tiled { function, threads, shared_bytes })
-        };
-        let attention = HEAD_SIZES
-            .iter()
-            .map(|&size| Ok(Attention { short: tiled(size, false)?, long: tiled(size, true)? }))
-            .collect::<Result<Vec<_>>>()?;
         let gated = |function: Activation| {
             let name = match function {
                 Activation::Gelu => "gelu",
@@ -224,7 +194,7 @@ impl Functions {
             find(activation, format!("{name}_gated_{dtype}"))
         };
         Ok(Functions {
-            attention,
+            attention: Attention::load(&Modules { general, hopper }, dtype, capability)?,
             add_norm: by_width(norm, "add_norm")?,
             embed: by_width(embed, "embed")?,
             pool: find(pool, format!("pool_{dtype}"))?,
