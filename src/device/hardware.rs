@@ -105,7 +105,7 @@ impl Need {
 /// What a step used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepUse {
-    /// Most workspace alive at once.
+    /// Most workspace alive at once, and what is lost between blocks: a pool that holds so much is enough for the step.
     pub peak: Bytes,
     /// Bytes still alive at its end: charged to the model as library memory from now on.
     pub left: Bytes,

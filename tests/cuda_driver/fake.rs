@@ -20,6 +20,7 @@ pub(crate) enum Control {
     Pools = 7,
     Living = 8,
     Trims = 9,
+    Mapped = 10,
 }
 
 pub(crate) const MIB: u64 = 1 << 20;

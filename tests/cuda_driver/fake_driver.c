@@ -4,8 +4,11 @@
  * Pools hold whole granules of 32 MiB and give out what is asked for. What is freed can be used again at once by the
  * same stream, and goes back to the card after a synchronization. A full card takes the cache of all other pools.
  *
- * Tests steer it through fake_set and read it through fake_get. FAKE_CUDA_DEVICES and FAKE_CUDA_POOLS are read from the
- * environment. One lock around everything: this is for tests, not for speed. */
+ * Memory is also given out in chunks of 2 MiB, to be put where addresses were kept for it: other addresses of those
+ * cannot be touched.
+ *
+ * Tests steer it through fake_set and read it through fake_get. FAKE_CUDA_DEVICES, FAKE_CUDA_POOLS and FAKE_CUDA_VIRTUAL
+ * are read from the environment. One lock around everything: this is for tests, not for speed. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stddef.h>
@@ -13,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 typedef int CUresult;
 typedef unsigned long long CUdeviceptr;
@@ -33,9 +37,10 @@ enum {
     STICKY,       /* an error that every call reports */
     ALLOCS,       /* allocations that were asked for */
     FREES,        /* frees that were asked for */
-    POOLS,        /* pools that exist, without the streams' own */
-    LIVING,       /* bytes that something lives in */
+    POOLS,        /* pools that exist, without the streams' own, and ranges of addresses */
+    LIVING,       /* bytes that something lives in, but for mapped ones */
     TRIMS,        /* trims that were asked for */
+    MAPPED,       /* bytes that are mapped */
     CONTROLS
 };
 static u64 control[CONTROLS] = {[CAPACITY] = 4ull << 30};
@@ -53,6 +58,19 @@ struct header {
 };
 #define HEADER 512
 #define MAGIC 0x504c494d534f4c4cull
+
+/* Addresses that are kept, and how often each of their chunks is mapped. */
+#define CHUNK (2ull << 20)
+struct range {
+    char *whole;
+    size_t whole_bytes;
+    CUdeviceptr start;
+    size_t bytes;
+    unsigned char *mapped;
+};
+static struct range ranges[POOLS_MAX];
+/* Chunks that were made and are not mapped anywhere yet. */
+static u64 loose;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static u64 plain;
@@ -78,13 +96,14 @@ u64 fake_get(int what) {
         value = what == LIVING ? plain : 0;
         for (int i = 0; i < POOLS_MAX; i++)
             if (pools[i].exists) value += what == LIVING ? pools[i].used : i > 0;
+        for (int i = 0; what == POOLS && i < POOLS_MAX; i++) value += ranges[i].bytes > 0;
     }
     pthread_mutex_unlock(&lock);
     return value;
 }
 
 static u64 free_bytes(void) {
-    u64 taken = plain + control[NEIGHBOUR];
+    u64 taken = plain + control[NEIGHBOUR] + control[MAPPED] + loose * CHUNK;
     for (int i = 0; i < POOLS_MAX; i++) taken += pools[i].reserved;
     return taken < control[CAPACITY] ? control[CAPACITY] - taken : 0;
 }
@@ -252,6 +271,125 @@ CUresult cuMemPoolSetAttribute(void *pool, int which, void *value) {
     return which >= 1 && which <= 3 && *(int *)value == 0 ? SUCCESS : INVALID_VALUE;
 }
 
+static CUresult reserve(CUdeviceptr *out, size_t bytes) {
+    if (control[STICKY]) return (CUresult)control[STICKY];
+    for (int i = 0; i < POOLS_MAX; i++) {
+        struct range *range = &ranges[i];
+        if (range->bytes) continue;
+        size_t whole = bytes + CHUNK;
+        char *start = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (start == MAP_FAILED) return OUT_OF_MEMORY;
+        CUdeviceptr aligned = ROUND_UP((CUdeviceptr)(uintptr_t)start, CHUNK);
+        *range = (struct range){start, whole, aligned, bytes, calloc(bytes / CHUNK, 1)};
+        *out = aligned;
+        return SUCCESS;
+    }
+    return OUT_OF_MEMORY;
+}
+CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr where, u64 flags) {
+    if (bytes % CHUNK || alignment != CHUNK || where || flags) return INVALID_VALUE;
+    LOCKED(reserve(out, bytes));
+}
+
+static CUresult unreserve(CUdeviceptr start, size_t bytes) {
+    for (int i = 0; i < POOLS_MAX; i++) {
+        struct range *range = &ranges[i];
+        if (!range->bytes || range->start != start || range->bytes != bytes) continue;
+        for (size_t chunk = 0; chunk < bytes / CHUNK; chunk++)
+            if (range->mapped[chunk]) return INVALID_VALUE;
+        munmap(range->whole, range->whole_bytes);
+        free(range->mapped);
+        *range = (struct range){0};
+        return SUCCESS;
+    }
+    return INVALID_VALUE;
+}
+CUresult cuMemAddressFree(CUdeviceptr start, size_t bytes) { LOCKED(unreserve(start, bytes)); }
+
+/* The beginning of CUmemAllocationProp: type, handles, location (type, number). */
+struct chunk_properties {
+    int type, handles, location, device;
+};
+
+static CUresult create_chunk(u64 *handle, size_t bytes, const struct chunk_properties *properties) {
+    if (control[STICKY]) return (CUresult)control[STICKY];
+    if (bytes != CHUNK || properties->type != 1 || properties->location != 1) return INVALID_VALUE;
+    if (properties->device != (int)(intptr_t)current - FIRST_CONTEXT) return INVALID_VALUE;
+    control[ALLOCS]++;
+    if (control[FAIL_ALLOCS] > 0) {
+        control[FAIL_ALLOCS]--;
+        return OUT_OF_MEMORY;
+    }
+    if (!take(CHUNK, -1)) return OUT_OF_MEMORY;
+    loose++;
+    *handle = MAGIC;
+    return SUCCESS;
+}
+CUresult cuMemCreate(u64 *handle, size_t bytes, const struct chunk_properties *properties, u64 flags) {
+    if (flags) return INVALID_VALUE;
+    LOCKED(create_chunk(handle, bytes, properties));
+}
+/* The memory stays as long as it is mapped. */
+CUresult cuMemRelease(u64 handle) { return handle == MAGIC ? said() : INVALID_VALUE; }
+
+static unsigned char *chunk_at(CUdeviceptr at, size_t bytes) {
+    for (int i = 0; i < POOLS_MAX; i++) {
+        struct range *range = &ranges[i];
+        if (range->bytes && at >= range->start && at + bytes <= range->start + range->bytes && at % CHUNK == 0)
+            return range->mapped + (at - range->start) / CHUNK;
+    }
+    return NULL;
+}
+
+static CUresult map_chunk(CUdeviceptr at, size_t bytes, u64 handle) {
+    unsigned char *mapped = chunk_at(at, bytes);
+    if (bytes != CHUNK || handle != MAGIC || !mapped || *mapped || !loose) return INVALID_VALUE;
+    *mapped = 1;
+    loose--;
+    control[MAPPED] += CHUNK;
+    return SUCCESS;
+}
+CUresult cuMemMap(CUdeviceptr at, size_t bytes, size_t offset, u64 handle, u64 flags) {
+    if (offset || flags) return INVALID_VALUE;
+    LOCKED(map_chunk(at, bytes, handle));
+}
+
+/* CUmemAccessDesc: location (type, number), what may be done. */
+struct access {
+    int location, device, flags;
+};
+
+static CUresult allow(CUdeviceptr at, size_t bytes, const struct access *access) {
+    unsigned char *mapped = chunk_at(at, bytes);
+    if (!mapped || bytes % CHUNK || access->location != 1 || access->flags != 3) return INVALID_VALUE;
+    for (size_t chunk = 0; chunk < bytes / CHUNK; chunk++)
+        if (!mapped[chunk]) return INVALID_VALUE;
+    return mprotect((void *)(uintptr_t)at, bytes, PROT_READ | PROT_WRITE) ? OUT_OF_MEMORY : SUCCESS;
+}
+CUresult cuMemSetAccess(CUdeviceptr at, size_t bytes, const struct access *access, size_t count) {
+    if (count != 1) return INVALID_VALUE;
+    LOCKED(allow(at, bytes, access));
+}
+
+static CUresult unmap_chunk(CUdeviceptr at, size_t bytes) {
+    unsigned char *mapped = chunk_at(at, bytes);
+    if (bytes != CHUNK || !mapped || !*mapped) return INVALID_VALUE;
+    *mapped = 0;
+    control[MAPPED] -= CHUNK;
+    control[TRIMS]++;
+    /* Whoever still uses it finds out. */
+    void *memory = (void *)(uintptr_t)at;
+    mmap(memory, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    return (CUresult)control[STICKY];
+}
+CUresult cuMemUnmap(CUdeviceptr at, size_t bytes) { LOCKED(unmap_chunk(at, bytes)); }
+
+CUresult cuMemGetAllocationGranularity(size_t *granularity, const struct chunk_properties *properties, int option) {
+    (void)properties, (void)option;
+    *granularity = CHUNK;
+    return SUCCESS;
+}
+
 static CUresult synchronize(void) {
     for (int i = 0; i < POOLS_MAX; i++) pools[i].pending = 0;
     return (CUresult)control[STICKY];
@@ -308,6 +446,7 @@ CUresult cuDeviceGetAttribute(int *value, int which, int device) {
     switch (which) {
     case 75: *value = 9; break;                                      /* compute capability */
     case 76: *value = 0; break;
+    case 102: *value = (int)number_from("FAKE_CUDA_VIRTUAL", 1); break; /* virtual memory */
     case 115: *value = (int)number_from("FAKE_CUDA_POOLS", 1); break; /* memory pools */
     default: *value = 1;
     }

@@ -120,7 +120,7 @@ pub fn run(args: GpuTestArgs) -> anyhow::Result<ExitCode> {
     let mut stage = open(&args, Failures::Never)?;
     let (major, minor) = stage.card().capability();
     let driver = driver_version().map_or_else(|| "unknown".to_owned(), |(major, minor)| format!("{major}.{minor}"));
-    let (name, mode) = (stage.card().name(), stage.card().allocator().mode().as_str());
+    let (name, mode) = (stage.card().name(), stage.card().memory_comes_from());
     writeln!(out, "{name}, compute capability {major}.{minor}, driver for CUDA {driver}, allocator: {mode}\n")?;
     out.flush()?;
     let mut results = Vec::new();

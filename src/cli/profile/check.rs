@@ -21,7 +21,10 @@ struct Bar {
 impl Bar {
     /// For a device that takes memory in pieces of this size.
     fn of(granule: Bytes) -> Bar {
-        let (ratio, judged_from) = if granule < Bytes::mib(1) { (1.15, Bytes::mib(1)) } else { (1.10, granule * 8) };
+        let (ratio, judged_from) = match granule < Bytes::mib(1) {
+            true => (1.15, Bytes::mib(1)),
+            false => (1.10, (granule * 8).max(Bytes::mib(32))),
+        };
         Bar { ratio, judged_from, below: granule * 2 }
     }
 }

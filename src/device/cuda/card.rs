@@ -11,10 +11,12 @@ use super::interpose::{self, intercepted};
 use super::nvml::Nvml;
 use super::readings::Parts;
 use crate::device::Kind;
-use crate::device::pools::{DriverError, FailingDriver, Failures, Memory, Mode, PoolDriver, PooledAllocator, Slot};
+use crate::device::pools::{
+    Arenas, DriverError, FailingDriver, Failures, Memory, Mode, PoolDriver, PooledAllocator, Slot,
+};
 
 /// The allocator of a card.
-pub(super) type CardAllocator = PooledAllocator<FailingDriver<LibCuda>>;
+pub(super) type CardAllocator = PooledAllocator<FailingDriver<Arenas<LibCuda>>>;
 
 /// How a card is opened.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -128,7 +130,7 @@ impl Card {
         let driver = LibCuda::new(context.clone(), real);
         let failed = |action| move |error: DriverError| Unusable::Driver { action, reason: error.to_string() };
         let memory = driver.memory().map_err(failed("the GPU does not say what is free"))?;
-        let driver = FailingDriver::new(driver, settings.failures);
+        let driver = FailingDriver::new(Arenas::new(driver), settings.failures);
         let allocator =
             PooledAllocator::new(driver, settings.mode).map_err(failed("no memory pool can be made on the GPU"))?;
         let allocator: &'static CardAllocator = Box::leak(Box::new(allocator));
@@ -187,13 +189,26 @@ impl Card {
     }
 
     /// Its allocator.
-    pub fn allocator(&self) -> &'static PooledAllocator<FailingDriver<LibCuda>> {
+    pub fn allocator(&self) -> &'static PooledAllocator<FailingDriver<Arenas<LibCuda>>> {
         self.allocator
     }
 
     /// Its driver, without anything that fails on purpose.
     pub fn driver(&self) -> &'static LibCuda {
-        self.allocator.driver().inner()
+        self.allocator.driver().inner().inner()
+    }
+
+    /// Whether pools are ranges of addresses of ours, which take 2 MiB at a time, and not the driver's.
+    pub fn has_arenas(&self) -> bool {
+        self.allocator.driver().inner().has_arenas()
+    }
+
+    /// Where memory comes from, in a word: the allocator's mode, or `arenas` for pools that are ours.
+    pub fn memory_comes_from(&self) -> &'static str {
+        match self.allocator.mode() {
+            Mode::Pools if self.has_arenas() => "arenas",
+            mode @ (Mode::Pools | Mode::Plain | Mode::Driver) => mode.as_str(),
+        }
     }
 
     /// What the card says is free: 4 to 6 us.

@@ -83,7 +83,7 @@ impl Device for CudaDevice {
     /// `cuda:0 (NVIDIA H200, 9.0, pools)`.
     fn name(&self) -> String {
         let (major, minor) = self.card.capability();
-        let mode = self.card.allocator().mode().as_str();
+        let mode = self.card.memory_comes_from();
         format!("cuda:{} ({}, {major}.{minor}, {mode})", self.card.ordinal(), self.card.name())
     }
 
@@ -101,7 +101,8 @@ impl Device for CudaDevice {
             total: Bytes::new(memory.total),
             workspace_reserved: workspace.reserved,
             workspace_cached: workspace.cached,
-            library: allocator.library(),
+            // What steps leave is nobody's to give away either.
+            library: allocator.library() + allocator.left(),
         })
     }
 
@@ -150,7 +151,7 @@ impl Device for CudaDevice {
     }
 
     fn terms(&self) -> Terms {
-        Terms::CUDA
+        if self.card.has_arenas() { Terms::CUDA } else { Terms::CUDA_POOLS }
     }
 
     fn runs_ahead(&self) -> bool {
@@ -162,12 +163,13 @@ impl Device for CudaDevice {
     }
 
     fn taken_by(&self, weights: Bytes) -> Bytes {
-        // A tensor begins at a multiple of 512 bytes: a MiB is that for 4,000 of them.
-        (weights + Bytes::mib(1)).round_up_to(Terms::CUDA.granule)
+        // A tensor begins at a multiple of 512 bytes: a MiB is that for 4,000 of them. Small tensors lie apart from others.
+        let granule = self.terms().granule;
+        (weights + Bytes::mib(1)).round_up_to(granule) + if self.card.has_arenas() { granule } else { Bytes::ZERO }
     }
 
     fn profile_facts(&self, content: String, dtype: &str, length_max: u32) -> ProfileFacts {
-        let mode = self.card.allocator().mode().as_str();
+        let mode = self.card.memory_comes_from();
         ProfileFacts::gpu(self.card.name(), self.card.capability(), mode, content, dtype, length_max)
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::arena::CHUNK;
 use super::books::{Block, Books, Home, Slot};
 use super::plain::class_of;
 use super::tally::Cause;
@@ -11,6 +12,9 @@ use crate::device::Kind;
 
 /// The smallest piece of a pool.
 pub(super) const STEP: u64 = 512;
+
+/// What steps are taken to leave before any has: the results of several.
+const LEFT_AT_FIRST: u64 = 2 * CHUNK;
 
 /// Where memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +55,8 @@ pub struct PooledAllocator<D: PoolDriver> {
     /// Workspace that was reserved at the last look, to see it grow.
     reserved_seen: AtomicU64,
     pub(super) cached_peak: AtomicU64,
+    /// The most that steps have left in the workspace at a time, in whole chunks.
+    pub(super) left_most: AtomicU64,
     /// The first error that was not for lack of memory; 0 while there is none.
     fault: AtomicU32,
 }
@@ -88,6 +94,7 @@ impl<D: PoolDriver> PooledAllocator<D> {
             trims: AtomicU64::new(0),
             reserved_seen: AtomicU64::new(0),
             cached_peak: AtomicU64::new(0),
+            left_most: AtomicU64::new(if mode == Mode::Pools { LEFT_AT_FIRST } else { 0 }),
             fault: AtomicU32::new(0),
         })
     }

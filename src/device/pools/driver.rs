@@ -49,7 +49,7 @@ pub trait PoolDriver: Send + Sync {
     /// A memory pool.
     type Pool: Copy + Debug + PartialEq + Send;
     /// A stream.
-    type Stream: Copy + Debug + Send;
+    type Stream: Copy + Debug + PartialEq + Send;
 
     /// Whether the device has memory pools.
     fn has_pools(&self) -> bool;
@@ -89,6 +89,21 @@ pub trait PoolDriver: Send + Sync {
     /// # Errors
     /// If the driver refuses.
     fn trim(&self, pool: Self::Pool, reserved: u64) -> Result<(), DriverError>;
+    /// From now on a pool takes no more memory than to hold `reserved` bytes, and holds no more if what lives in it allows
+    /// it; what is touched is counted anew. A driver whose pools know no bounds does nothing.
+    ///
+    /// # Errors
+    /// If the driver refuses.
+    fn bound(&self, pool: Self::Pool, reserved: u64) -> Result<(), DriverError> {
+        let _ = (pool, reserved);
+        Ok(())
+    }
+    /// Bytes of the pool that something has been placed in since [`PoolDriver::bound`], by what a pool takes at a time: what
+    /// a pool would have to hold for it. 0 where nobody counts.
+    fn touched(&self, pool: Self::Pool) -> u64 {
+        let _ = pool;
+        0
+    }
     /// Bytes that a pool holds.
     fn reserved(&self, pool: Self::Pool) -> u64;
     /// Bytes of a pool that something lives in, as far as the host has asked for it.

@@ -143,6 +143,14 @@ impl<D: PoolDriver> PoolDriver for FailingDriver<D> {
         self.inner.trim(pool, reserved)
     }
 
+    fn bound(&self, pool: D::Pool, reserved: u64) -> Result<(), DriverError> {
+        self.inner.bound(pool, reserved)
+    }
+
+    fn touched(&self, pool: D::Pool) -> u64 {
+        self.inner.touched(pool)
+    }
+
     #[inline]
     fn reserved(&self, pool: D::Pool) -> u64 {
         self.inner.reserved(pool)

@@ -1,5 +1,8 @@
 //! The lives of models and of steps: from an open account to nothing left.
 
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::arena::CHUNK;
 use super::books::{Closed, Slot};
 use super::tally::OutOfMemory;
 use super::{PoolDriver, PooledAllocator};
@@ -75,12 +78,34 @@ impl<D: PoolDriver> PooledAllocator<D> {
         Bytes::new(left)
     }
 
-    /// Starts a step of a model; the slot is its scope.
+    /// Starts a step of a model; the slot is its scope. The workspace's pool holds no more than the ceiling from now on, and
+    /// what earlier steps have left there, as far as [`PooledAllocator::left`] had room for it: whoever gave the step its
+    /// lease has set that aside.
     pub fn begin_step(&self, model: ModelId, ceiling: Bytes) -> Option<Slot> {
-        let mut books = self.books();
-        let slot = books.find(model, Kind::Workspace)?;
-        books.tally_mut(slot).restart(ceiling.get());
+        let (slot, pool, strays) = {
+            let mut books = self.books();
+            let slot = books.find(model, Kind::Workspace)?;
+            books.tally_mut(slot).restart(ceiling.get());
+            (slot, books.pool_of(slot), books.strays())
+        };
+        if let Some((_, pool)) = pool
+            && let Err(error) = self.driver.bound(pool, ceiling.get().saturating_add(self.set_aside(strays)))
+        {
+            self.note_fault(error);
+        }
         Some(slot)
+    }
+
+    /// The part of what earlier steps have left that was known of.
+    fn set_aside(&self, strays: u64) -> u64 {
+        let most = self.left_most.fetch_max(strays.next_multiple_of(CHUNK), Relaxed);
+        strays.min(most)
+    }
+
+    /// What steps leave in the workspace at a time, at most, as far as is known: results on their way to the host. The
+    /// next step finds it there.
+    pub fn left(&self) -> Bytes {
+        Bytes::new(self.left_most.load(Relaxed))
     }
 
     /// Takes down every block of the steps from now on, until [`PooledAllocator::take_recording`].
@@ -98,13 +123,15 @@ impl<D: PoolDriver> PooledAllocator<D> {
 
     /// Ends a step. What is still alive of it belongs to its model's library memory.
     pub fn end_step(&self, step: Slot) -> StepBooks {
-        let mut books = self.books();
-        let left = books.end_step(step);
-        let tally = *books.tally(step);
-        books.tally_mut(step).restart(u64::MAX);
-        drop(books);
+        let (left, tally, pool) = {
+            let mut books = self.books();
+            let left = books.end_step(step);
+            let tally = *books.tally(step);
+            books.tally_mut(step).restart(u64::MAX);
+            (left, tally, books.pool_of(step))
+        };
         let used = StepUse {
-            peak: Bytes::new(tally.peak),
+            peak: Bytes::new(tally.peak + self.lost_between_blocks(pool, tally.peak)),
             left: Bytes::new(left),
             allocated: tally.allocated,
             freed: tally.freed,
@@ -112,5 +139,11 @@ impl<D: PoolDriver> PooledAllocator<D> {
             retried: tally.retried,
         };
         StepBooks { used, shortfall: tally.shortfall }
+    }
+
+    /// What a step needed of its pool beside its blocks: blocks that come and go leave places that are too small for others.
+    fn lost_between_blocks(&self, pool: Option<(u32, D::Pool)>, peak: u64) -> u64 {
+        let touched = pool.map_or(0, |(_, pool)| self.driver.touched(pool));
+        touched.saturating_sub(peak.next_multiple_of(CHUNK))
     }
 }

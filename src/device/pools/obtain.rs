@@ -12,7 +12,7 @@ use crate::units::Bytes;
 /// 5 us, for allocations that models make and steps do not.
 const LOOK_BEFORE: u64 = 1 << 20;
 
-/// What the driver takes at a time for a pool.
+/// What a pool may take beside what it is asked for: the driver's take so much at a time.
 const GRANULE: u64 = 32 << 20;
 
 /// How often an allocation is tried again after everything cached was returned. A step has the rest of the ladder

@@ -61,14 +61,14 @@ impl Ledger {
         // A load under way may or may not show in the reading yet; that it does not is the safe guess.
         let loads: Bytes = self.accounts.values().map(|account| loading(account.residence)).sum();
         let budget = self.books.available().saturating_sub(reading.library).saturating_sub(self.held());
-        // What the device takes for a step counts, not what the step uses of it.
-        let budget = self.books.terms.usable(budget);
         let bounds = [
             Headroom { bytes: account.budget.limit.saturating_sub(account.held()), bound: Bound::Limit },
             Headroom { bytes: budget, bound: Bound::Budget },
             Headroom { bytes: self.workspace_on_device(reading, loads, account.least_workspace), bound: Bound::Device },
         ];
-        bounds.into_iter().min_by_key(|headroom| headroom.bytes).expect("there are three")
+        let least = bounds.into_iter().min_by_key(|headroom| headroom.bytes).expect("there are three");
+        // What the device takes for a step counts, not what the step uses of it.
+        Headroom { bytes: self.books.terms.usable(least.bytes), ..least }
     }
 
     /// The most that a step of this resident model could ever be given: with every other model evicted that may be, and
@@ -80,8 +80,8 @@ impl Ledger {
         };
         let pinned: Bytes = self.accounts.iter().map(of_others).sum();
         let budget = self.books.available().saturating_sub(self.library).saturating_sub(pinned);
-        let of_budget = self.books.terms.usable(budget.saturating_sub(account.held()));
-        of_budget.min(account.budget.limit.saturating_sub(account.held()))
+        let held = account.held();
+        self.books.terms.usable(budget.saturating_sub(held).min(account.budget.limit.saturating_sub(held)))
     }
 
     /// Gives a step its memory: the ceiling is all that it could have now, so that a step that needs a little more than

@@ -106,7 +106,7 @@ impl World {
             capacity: Bytes::new(CAPACITY),
             safety: Bytes::new(SAFETY),
             fixed: Bytes::new(FIXED),
-            terms: Terms { granule: GRANULE, workspace_min: GRANULE * 4, exhaustion },
+            terms: Terms { granule: GRANULE, trim_least: GRANULE, workspace_min: GRANULE * 4, exhaustion },
             readings,
         };
         World {

@@ -16,7 +16,7 @@ pub(super) fn ledger(readings: Readings) -> Ledger {
 
 /// The same on a device that does so when there is no more.
 pub(super) fn ledger_on(exhaustion: Exhaustion, readings: Readings) -> Ledger {
-    let terms = Terms { granule: MIB, workspace_min: MIB * 4, exhaustion };
+    let terms = Terms { granule: MIB, trim_least: MIB, workspace_min: MIB * 4, exhaustion };
     Ledger::new(DeviceBooks { capacity: MIB * 1_000, safety: MIB * 10, fixed: MIB * 90, terms, readings })
         .expect("the budget is large enough")
 }
@@ -132,6 +132,27 @@ fn where_an_allocation_may_fail_the_margin_is_kept_of_free_memory_only() {
     check(12, 2, 4, 4);
     check(20, 2, 4, 12);
     check(5, 2, 0, 2);
+}
+
+#[test]
+fn the_smallest_step_has_all_of_its_last_granule() {
+    // A neighbour leaves 6 MiB, and what is kept for the smallest step of 8.3 MiB is all that there is beside them.
+    let terms = Terms { granule: MIB * 2, ..ledger_on(Exhaustion::Refuses, Readings::Live).books().terms };
+    let mut ledger = Ledger::new(DeviceBooks { terms, ..*ledger(Readings::Live).books() }).unwrap();
+    let least = Bytes::kib(8_500);
+    let need = LoadNeed { resident: MIB * 100, transient: Bytes::ZERO, least_workspace: least };
+    ledger.register(A, Budget::SHARED, false).unwrap();
+    assert!(matches!(ledger.plan_load(A, need, &reading(109, 0), &[]), LoadPlan::Refuse(_)), "no step would fit");
+    assert_eq!(ledger.plan_load(A, need, &reading(110, 0), &[]), LoadPlan::Fits);
+    ledger.loading(A, need);
+    ledger.loaded(A, MIB * 100);
+    for _ in 0..2 {
+        assert_eq!(ledger.headroom(A, &reading(0, 10)).bytes, MIB * 10);
+        assert_eq!(ledger.headroom(A, &reading(6, 8)).bytes, MIB * 10);
+        assert!(ledger.lease(A, least, Bytes::ZERO, &reading(6, 8)).is_ok());
+        // The same when it was measured.
+        ledger.set_least_workspace(A, least);
+    }
 }
 
 #[test]

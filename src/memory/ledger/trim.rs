@@ -89,8 +89,7 @@ impl Ledger {
             Pressure::Tight => self.demand.current,
             Pressure::None => self.demand.current.max(self.demand.before),
         });
-        // Not for less than a granule: it would not even reach the device.
-        let gives = reading.workspace_cached > keep + self.books.terms.granule;
+        let gives = reading.workspace_cached > keep + self.books.terms.trim_least;
         if gives {
             self.demand.cached = keep;
         }
@@ -125,7 +124,7 @@ impl Ledger {
     /// When [`Ledger::trim`] is to be asked again although no step has ended: at the end of the window, as long as
     /// there is cache that could be returned then.
     pub fn wake_at(&self) -> Option<Timestamp> {
-        let idle = self.leases.is_empty() && self.demand.cached > self.floor() + self.books.terms.granule;
+        let idle = self.leases.is_empty() && self.demand.cached > self.floor() + self.books.terms.trim_least;
         idle.then(|| self.demand.window_start + self.trim_policy.window)
     }
 }

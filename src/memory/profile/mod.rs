@@ -39,8 +39,8 @@ pub struct Slack {
 impl Slack {
     /// Of the CPU's counting allocator.
     pub const CPU: Slack = Slack { ratio: 1.02, constant: Bytes::kib(64) };
-    /// Of CUDA's pools. They reserve 32 MiB at a time, which is the headroom's to respect: added here it would be as
-    /// much as the whole step of a small model.
+    /// Of a GPU, whose pools take 2 MiB at a time. Where they are the driver's they take 32, which is the headroom's to
+    /// respect: added here it would be as much as the whole step of a small model.
     pub const CUDA: Slack = Slack { ratio: 1.02, constant: Bytes::mib(2) };
 
     /// The prediction for an interpolated peak.

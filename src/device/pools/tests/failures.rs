@@ -6,7 +6,7 @@ use super::*;
 
 /// Everything that a server does with a card, once; whatever fails is given up, as a load or a step is. `true` if
 /// nothing failed.
-fn day(card: &PooledAllocator<Simulated>) -> bool {
+fn day<D: OverSimulation>(card: &PooledAllocator<D>) -> bool {
     let mut went_well = true;
     for model in [MODEL, OTHER] {
         let weights = card.open_model(model);
@@ -37,32 +37,38 @@ fn day(card: &PooledAllocator<Simulated>) -> bool {
     went_well
 }
 
+/// Fails every call once that the day makes over such a driver. Up to the call `opening` there is no allocator yet.
+fn fail_each_call<D: OverSimulation>(over: impl Fn(Simulated) -> D, mode: Mode, opening: u64) {
+    let calls = {
+        let card = PooledAllocator::new(over(Simulated::new(1 << 30)), mode).unwrap();
+        assert!(day(&card));
+        card.driver().simulation().calls.load(Relaxed)
+    };
+    assert!(calls > 20);
+    for k in 1..=calls + 1 {
+        let driver = Simulated::new(1 << 30);
+        driver.fails_at.store(k, Relaxed);
+        let card = match PooledAllocator::new(over(driver), mode) {
+            Ok(card) => card,
+            Err(error) => {
+                assert!(k <= opening && error == DriverError::OUT_OF_MEMORY, "{mode:?}, call {k}");
+                continue;
+            }
+        };
+        // One failure is always cured: allocations by trying again, the rest by going on.
+        assert!(day(&card), "{mode:?}, call {k}");
+        assert_eq!(card.driver().simulation().living(), 0, "{mode:?}, call {k}");
+        assert!(day(&card), "{mode:?}, call {k}: the day after");
+        card.books().check();
+    }
+}
+
 #[test]
 fn whichever_call_fails_nothing_is_lost() {
     for mode in [Mode::Pools, Mode::Plain, Mode::Driver] {
-        let calls = {
-            let card = pooled(mode, 1);
-            assert!(day(&card));
-            card.driver().calls.load(Relaxed)
-        };
-        assert!(calls > 20);
-        for k in 1..=calls + 1 {
-            let driver = Simulated::new(1 << 30);
-            driver.fails_at.store(k, Relaxed);
-            let card = match PooledAllocator::new(driver, mode) {
-                Ok(card) => card,
-                Err(error) => {
-                    assert!(k <= 2 && error == DriverError::OUT_OF_MEMORY, "{mode:?}, call {k}");
-                    continue;
-                }
-            };
-            // One failure is always cured: allocations by trying again, the rest by going on.
-            assert!(day(&card), "{mode:?}, call {k}");
-            assert_eq!(card.driver().living(), 0, "{mode:?}, call {k}");
-            assert!(day(&card), "{mode:?}, call {k}: the day after");
-            card.books().check();
-        }
+        fail_each_call(|driver| driver, mode, 2);
     }
+    fail_each_call(Arenas::new, Mode::Pools, 3);
 }
 
 #[test]

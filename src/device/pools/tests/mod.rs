@@ -4,6 +4,7 @@ mod simulated;
 mod policy;
 mod failures;
 mod random_actions;
+mod arenas;
 
 use self::simulated::{GRANULE, Simulated};
 use super::*;
@@ -17,6 +18,28 @@ const OTHER: ModelId = ModelId::new(4);
 /// An allocator on a card of `gib` GiB.
 fn pooled(mode: Mode, gib: u64) -> PooledAllocator<Simulated> {
     PooledAllocator::new(Simulated::new(gib << 30), mode).expect("the card is empty")
+}
+
+/// The same with pools of ours.
+fn with_arenas(gib: u64) -> PooledAllocator<Arenas<Simulated>> {
+    PooledAllocator::new(Arenas::new(Simulated::new(gib << 30)), Mode::Pools).expect("the card is empty")
+}
+
+/// A driver with a simulation under it.
+trait OverSimulation: PoolDriver<Stream = u8> {
+    fn simulation(&self) -> &Simulated;
+}
+
+impl OverSimulation for Simulated {
+    fn simulation(&self) -> &Simulated {
+        self
+    }
+}
+
+impl OverSimulation for Arenas<Simulated> {
+    fn simulation(&self) -> &Simulated {
+        self.inner()
+    }
 }
 
 /// Allocates `count` blocks of `bytes`.

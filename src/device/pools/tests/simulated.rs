@@ -1,10 +1,11 @@
 //! A driver in a few lines, with the habits that were measured on a card.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-use super::super::{DriverError, Memory, Pointer, PoolDriver, Request};
+use super::super::arena::CHUNK;
+use super::super::{DriverError, Memory, Pointer, PoolDriver, Request, VirtualMemory};
 use crate::device::Kind;
 
 /// What a pool takes at a time.
@@ -31,9 +32,14 @@ pub(super) struct Simulated {
 struct CardState {
     pools: BTreeMap<u32, PoolState>,
     plain: BTreeMap<Pointer, u64>,
+    /// Ranges of addresses that are kept apart, and which chunks are memory.
+    spans: BTreeMap<Pointer, u64>,
+    mapped: BTreeSet<Pointer>,
     homes: BTreeMap<Pointer, (u32, u64)>,
     next_pool: u32,
     next_pointer: Pointer,
+    /// Something was queued since the last synchronization.
+    working: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -76,12 +82,29 @@ impl Simulated {
     /// Bytes that something lives in, everywhere.
     pub(super) fn living(&self) -> u64 {
         let card = self.card();
-        card.pools.values().map(|pool| pool.used).sum::<u64>() + card.plain.values().sum::<u64>()
+        let mapped = card.mapped.len() as u64 * CHUNK;
+        card.pools.values().map(|pool| pool.used).sum::<u64>() + card.plain.values().sum::<u64>() + mapped
+    }
+
+    /// Ranges of addresses that are kept apart.
+    pub(super) fn span_count(&self) -> usize {
+        self.card().spans.len()
+    }
+
+    /// Whether all of these bytes are memory.
+    pub(super) fn is_memory(&self, start: Pointer, bytes: u64) -> bool {
+        let card = self.card();
+        (start / CHUNK..(start + bytes).div_ceil(CHUNK)).all(|chunk| card.mapped.contains(&(chunk * CHUNK)))
     }
 
     /// Pools beside the default one.
     pub(super) fn pool_count(&self) -> usize {
         self.card().pools.len() - 1
+    }
+
+    /// Queues work on whatever memory somebody has.
+    pub(super) fn work(&self) {
+        self.card().working = true;
     }
 
     fn card(&self) -> MutexGuard<'_, CardState> {
@@ -95,7 +118,8 @@ impl Simulated {
 
     fn free_of(&self, card: &CardState) -> u64 {
         let reserved: u64 = card.pools.values().map(|pool| pool.reserved).sum();
-        let taken = reserved + card.plain.values().sum::<u64>() + self.neighbour.load(Relaxed);
+        let mapped = card.mapped.len() as u64 * CHUNK;
+        let taken = reserved + mapped + card.plain.values().sum::<u64>() + self.neighbour.load(Relaxed);
         self.capacity.saturating_sub(taken)
     }
 
@@ -203,7 +227,9 @@ impl PoolDriver for Simulated {
 
     fn synchronize(&self) -> Result<(), DriverError> {
         let said = self.call(BROKEN);
-        for pool in self.card().pools.values_mut() {
+        let mut card = self.card();
+        card.working = false;
+        for pool in card.pools.values_mut() {
             pool.pending = 0;
         }
         said
@@ -212,5 +238,51 @@ impl PoolDriver for Simulated {
     fn memory(&self) -> Result<Memory, DriverError> {
         self.call(BROKEN)?;
         Ok(Memory { free: self.free_of(&self.card()), total: self.capacity })
+    }
+}
+
+impl VirtualMemory for Simulated {
+    fn has_virtual_memory(&self) -> bool {
+        self.has_pools
+    }
+
+    fn reserve_addresses(&self, bytes: u64) -> Result<Pointer, DriverError> {
+        self.call(DriverError::OUT_OF_MEMORY)?;
+        let mut card = self.card();
+        let start = card.next_pointer.next_multiple_of(CHUNK);
+        card.next_pointer = start + bytes;
+        card.spans.insert(start, bytes);
+        Ok(start)
+    }
+
+    fn release_addresses(&self, start: Pointer, bytes: u64) -> Result<(), DriverError> {
+        let said = self.call(BROKEN);
+        let mut card = self.card();
+        assert_eq!(card.spans.remove(&start), Some(bytes), "a range is released once, and as a whole");
+        assert_eq!(card.mapped.range(start..start + bytes).next(), None, "something of it is memory");
+        said
+    }
+
+    fn map(&self, start: Pointer, bytes: u64) -> Result<(), DriverError> {
+        self.call(DriverError::OUT_OF_MEMORY)?;
+        assert!(start.is_multiple_of(CHUNK) && bytes.is_multiple_of(CHUNK) && bytes > 0);
+        let mut card = self.card();
+        let around = card.spans.range(..=start).next_back().expect("addresses are reserved before they are memory");
+        assert!(start + bytes <= around.0 + around.1, "all of them are reserved");
+        self.take(&mut card, bytes, None)?;
+        for chunk in (start..start + bytes).step_by(CHUNK as usize) {
+            assert!(card.mapped.insert(chunk), "a chunk is mapped once");
+        }
+        Ok(())
+    }
+
+    fn unmap(&self, start: Pointer, bytes: u64) -> Result<(), DriverError> {
+        let said = self.call(BROKEN);
+        let mut card = self.card();
+        assert!(!card.working, "the device still works");
+        for chunk in (start..start + bytes).step_by(CHUNK as usize) {
+            assert!(card.mapped.remove(&chunk), "only memory is unmapped");
+        }
+        said
     }
 }

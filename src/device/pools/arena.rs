@@ -1,0 +1,377 @@
+//! Where blocks lie in one pool of ours: a range of addresses that is kept for good, of which as much is memory as is
+//! needed. Plain data: it never calls a driver.
+//!
+//! A block lies at the lowest address that is free. So where the blocks of a step lie depends on their sizes and order
+//! alone, what the step before it had as memory is what it has, and the memory that it needs is what it touches: there
+//! are no pieces of pools between which nothing fits. Small blocks lie apart from the others, since some of them outlive
+//! their step: results on their way to the host would keep a large block of the next step from its place.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// What becomes memory, or ceases to be, at a time: a card's large pages.
+pub(crate) const CHUNK: u64 = 2 << 20;
+
+/// Smaller blocks lie in the first part of the range.
+const SMALL: u64 = 4 << 20;
+
+/// How long that part is. What does not fit there lies with the others.
+const SMALL_PART: u64 = 1 << 30;
+
+/// 2 MiB of addresses.
+#[derive(Clone, Copy, Debug, Default)]
+struct Chunk {
+    mapped: bool,
+    /// Blocks that lie in it, with a part of them at least.
+    blocks: u32,
+    /// The turn in which a block was last placed here.
+    turn: u64,
+}
+
+/// The state of one range. All positions are bytes from its start; blocks are multiples of 512 bytes.
+///
+/// Invariants: free ranges and blocks do not overlap and are the whole range together; two free ranges of one part never
+/// touch; every chunk that a block lies in is mapped.
+#[derive(Debug)]
+pub(super) struct Arena {
+    span: u64,
+    /// Free ranges by their start: of the part for small blocks, and of the rest.
+    free: [BTreeMap<u64, u64>; 2],
+    /// As far as any was ever mapped.
+    chunks: Vec<Chunk>,
+    mapped: u64,
+    used: u64,
+    /// So many chunks may be mapped.
+    limit: u64,
+    turn: u64,
+    /// Chunks that are memory and in which a block was placed in this turn, and the most of them at once.
+    touched: u64,
+    touched_peak: u64,
+}
+
+/// Where a block could lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Its first byte.
+    pub(super) start: u64,
+    bytes: u64,
+    /// What has to be mapped for it: whole chunks.
+    pub(super) missing: Vec<Range<u64>>,
+}
+
+impl Arena {
+    /// A range of `span` bytes, a multiple of [`CHUNK`] and more than the part for small blocks; nothing of it is memory.
+    pub(super) fn new(span: u64) -> Arena {
+        assert!(span > SMALL_PART && span.is_multiple_of(CHUNK), "{span} bytes are no range for an arena");
+        let free = [BTreeMap::from([(0, SMALL_PART)]), BTreeMap::from([(SMALL_PART, span - SMALL_PART)])];
+        Arena {
+            span,
+            free,
+            chunks: Vec::new(),
+            mapped: 0,
+            used: 0,
+            limit: u64::MAX,
+            // Chunks begin at 0: none is touched.
+            turn: 1,
+            touched: 0,
+            touched_peak: 0,
+        }
+    }
+
+    /// All of its addresses.
+    pub(super) fn span(&self) -> u64 {
+        self.span
+    }
+
+    /// Bytes that are memory.
+    pub(super) fn mapped(&self) -> u64 {
+        self.mapped * CHUNK
+    }
+
+    /// Bytes of blocks.
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Begins a turn, in which no more than `limit` bytes become memory; what is memory already stays. It may be less.
+    pub(super) fn begin_turn(&mut self, limit: u64) {
+        self.limit = limit / CHUNK;
+        self.turn += 1;
+        (self.touched, self.touched_peak) = (0, 0);
+    }
+
+    /// Bytes of the chunks in which blocks were placed in this turn: the memory that its work needs.
+    pub(super) fn touched(&self) -> u64 {
+        self.touched_peak * CHUNK
+    }
+
+    /// Where a block of so many bytes could lie; `None` where the range has no room for it or the limit is in its way.
+    pub(super) fn find(&self, bytes: u64) -> Option<Place> {
+        let fitting =
+            |part: &BTreeMap<u64, u64>| part.iter().find(|(_, length)| **length >= bytes).map(|found| *found.0);
+        let [small, large] = &self.free;
+        let start = if bytes < SMALL { fitting(small).or_else(|| fitting(large)) } else { fitting(large) }?;
+        let missing = self.missing(chunks_of(start, bytes));
+        let more: u64 = missing.iter().map(|range| (range.end - range.start) / CHUNK).sum();
+        let allowed = more == 0 || self.mapped + more <= self.limit;
+        allowed.then_some(Place { start, bytes, missing })
+    }
+
+    /// Ranges of chunks that are not mapped.
+    fn missing(&self, chunks: Range<u64>) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for index in chunks.filter(|&index| !self.chunks.get(index as usize).is_some_and(|chunk| chunk.mapped)) {
+            let start = index * CHUNK;
+            match ranges.last_mut() {
+                Some(last) if last.end == start => last.end += CHUNK,
+                _ => ranges.push(start..start + CHUNK),
+            }
+        }
+        ranges
+    }
+
+    /// A range of whole chunks is memory now.
+    pub(super) fn note_mapped(&mut self, range: Range<u64>) {
+        let chunks = range.start / CHUNK..range.end / CHUNK;
+        if self.chunks.len() < chunks.end as usize {
+            self.chunks.resize(chunks.end as usize, Chunk::default());
+        }
+        for index in chunks {
+            let chunk = &mut self.chunks[index as usize];
+            assert!(!chunk.mapped, "a chunk is mapped once");
+            chunk.mapped = true;
+            self.mapped += 1;
+        }
+    }
+
+    /// A block lies there: all of its place is memory.
+    pub(super) fn enter(&mut self, place: &Place) {
+        let &Place { start, bytes, .. } = place;
+        let part = &mut self.free[part_of(start)];
+        let length = part.remove(&start).expect("the place was found free");
+        if length > bytes {
+            part.insert(start + bytes, length - bytes);
+        }
+        for index in chunks_of(start, bytes) {
+            let chunk = &mut self.chunks[index as usize];
+            debug_assert!(chunk.mapped, "a block lies in memory");
+            chunk.blocks += 1;
+            if chunk.turn != self.turn {
+                chunk.turn = self.turn;
+                self.touched += 1;
+                self.touched_peak = self.touched_peak.max(self.touched);
+            }
+        }
+        self.used += bytes;
+    }
+
+    /// A block of so many bytes is gone.
+    pub(super) fn leave(&mut self, start: u64, bytes: u64) {
+        for index in chunks_of(start, bytes) {
+            self.chunks[index as usize].blocks -= 1;
+        }
+        self.used -= bytes;
+        let part = &mut self.free[part_of(start)];
+        let (mut first, mut length) = (start, bytes);
+        if let Some((&before, &its)) = part.range(..start).next_back()
+            && before + its == start
+        {
+            part.remove(&before);
+            (first, length) = (before, length + its);
+        }
+        if let Some(its) = part.remove(&(start + bytes)) {
+            length += its;
+        }
+        part.insert(first, length);
+    }
+
+    /// Takes chunks without blocks out, the highest first, until at most `keep` bytes are memory. The caller unmaps them:
+    /// ranges of whole chunks.
+    pub(super) fn shrink(&mut self, keep: u64) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for (index, chunk) in self.chunks.iter_mut().enumerate().rev() {
+            if self.mapped * CHUNK <= keep {
+                break;
+            }
+            if chunk.mapped && chunk.blocks == 0 {
+                chunk.mapped = false;
+                self.mapped -= 1;
+                if chunk.turn == self.turn {
+                    // What comes here next touches it anew.
+                    chunk.turn = 0;
+                    self.touched -= 1;
+                }
+                let start = index as u64 * CHUNK;
+                match ranges.last_mut() {
+                    Some(last) if last.start == start + CHUNK => last.start = start,
+                    _ => ranges.push(start..start + CHUNK),
+                }
+            }
+        }
+        ranges
+    }
+
+    /// Checks the invariants against all blocks `(start, bytes)`.
+    #[cfg(test)]
+    fn check(&self, blocks: &[(u64, u64)]) {
+        let mut all: Vec<(u64, u64)> = self.free.iter().flatten().map(|(start, length)| (*start, *length)).collect();
+        for part in &self.free {
+            let free: Vec<_> = part.iter().collect();
+            assert!(free.windows(2).all(|pair| pair[0].0 + pair[0].1 < *pair[1].0), "two free ranges touch");
+        }
+        all.extend(blocks);
+        all.sort_unstable();
+        let mut end = 0;
+        for (start, length) in all {
+            assert_eq!(start, end, "a gap, or an overlap");
+            end = start + length;
+        }
+        assert_eq!(end, self.span);
+        let mut lying = vec![0; self.chunks.len()];
+        for &(start, bytes) in blocks {
+            chunks_of(start, bytes).for_each(|index| lying[index as usize] += 1);
+        }
+        for (chunk, lying) in self.chunks.iter().zip(lying) {
+            assert!(chunk.blocks == lying && (lying == 0 || chunk.mapped));
+        }
+        assert_eq!(self.mapped, self.chunks.iter().filter(|chunk| chunk.mapped).count() as u64);
+        assert_eq!(self.used, blocks.iter().map(|(_, bytes)| bytes).sum::<u64>());
+    }
+}
+
+/// Which part a position is in.
+fn part_of(start: u64) -> usize {
+    usize::from(start >= SMALL_PART)
+}
+
+/// The chunks that a block lies in.
+fn chunks_of(start: u64, bytes: u64) -> Range<u64> {
+    start / CHUNK..(start + bytes).div_ceil(CHUNK)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn put(arena: &mut Arena, bytes: u64) -> Option<u64> {
+        let place = arena.find(bytes)?;
+        place.missing.iter().for_each(|range| arena.note_mapped(range.clone()));
+        arena.enter(&place);
+        Some(place.start)
+    }
+
+    #[test]
+    fn a_step_finds_the_memory_of_the_one_before_it() {
+        let mut arena = Arena::new(4 << 30);
+        for (first, second) in [(10, 20), (20, 10), (5, 25)] {
+            arena.begin_turn(u64::MAX);
+            let starts = [first, second].map(|mib| (put(&mut arena, mib * MIB).unwrap(), mib * MIB));
+            assert_eq!((arena.mapped(), arena.touched(), arena.used()), (30 * MIB, 30 * MIB, 30 * MIB));
+            starts.into_iter().for_each(|(start, bytes)| arena.leave(start, bytes));
+            assert_eq!((arena.mapped(), arena.used()), (30 * MIB, 0));
+            arena.check(&[]);
+        }
+    }
+
+    #[test]
+    fn what_outlives_its_step_is_in_nobodys_way() {
+        let mut arena = Arena::new(4 << 30);
+        arena.begin_turn(u64::MAX);
+        let large = put(&mut arena, 16 * MIB).unwrap();
+        let result = put(&mut arena, 300 << 10).unwrap();
+        arena.leave(large, 16 * MIB);
+        // A little more than before: it lies at the same place, not behind the result.
+        arena.begin_turn(u64::MAX);
+        assert_eq!(put(&mut arena, 18 * MIB), Some(large));
+        assert_eq!((arena.touched(), arena.mapped()), (18 * MIB, 20 * MIB));
+        arena.check(&[(large, 18 * MIB), (result, 300 << 10)]);
+    }
+
+    #[test]
+    fn no_more_becomes_memory_than_the_limit() {
+        let mut arena = Arena::new(4 << 30);
+        arena.begin_turn(33 * MIB);
+        let first = put(&mut arena, 20 * MIB).unwrap();
+        assert_eq!(put(&mut arena, 13 * MIB), None, "33 MiB are 16 chunks");
+        let second = put(&mut arena, 12 * MIB).unwrap();
+        arena.leave(first, 20 * MIB);
+        assert_eq!(put(&mut arena, 21 * MIB), None, "it would lie behind the second");
+        assert_eq!(put(&mut arena, 20 * MIB), Some(first), "what is memory may be used");
+        // Less than there is: nothing is added, and what is there is used.
+        arena.leave(first, 20 * MIB);
+        arena.begin_turn(8 * MIB);
+        assert_eq!(put(&mut arena, 20 * MIB), Some(first));
+        arena.check(&[(first, 20 * MIB), (second, 12 * MIB)]);
+    }
+
+    #[test]
+    fn what_is_returned_is_the_highest_without_blocks() {
+        let mut arena = Arena::new(4 << 30);
+        arena.begin_turn(u64::MAX);
+        let blocks: Vec<_> = [8, 6, 4].map(|mib| (put(&mut arena, mib * MIB).unwrap(), mib * MIB)).into();
+        arena.leave(blocks[0].0, 8 * MIB);
+        arena.leave(blocks[2].0, 4 * MIB);
+        let base = blocks[0].0;
+        assert_eq!(arena.shrink(12 * MIB), [base + 14 * MIB..base + 18 * MIB, base + 6 * MIB..base + 8 * MIB]);
+        let rest = base..base + 6 * MIB;
+        assert_eq!(arena.shrink(0), std::slice::from_ref(&rest), "all but what a block lies in");
+        assert_eq!(arena.mapped(), 6 * MIB);
+        arena.check(&blocks[1..2]);
+        assert_eq!(arena.shrink(0), []);
+    }
+
+    #[test]
+    fn more_than_there_are_addresses_for_has_no_place() {
+        let mut arena = Arena::new(2 << 30);
+        arena.begin_turn(u64::MAX);
+        assert_eq!(arena.find((1 << 30) + 512), None);
+        assert_eq!(arena.find(u64::MAX / CHUNK * CHUNK), None);
+        let whole = put(&mut arena, 1 << 30).unwrap();
+        assert_eq!(arena.find(SMALL), None);
+        let small = put(&mut arena, SMALL - 512).unwrap();
+        arena.check(&[(small, SMALL - 512), (whole, 1 << 30)]);
+    }
+
+    proptest! {
+        #[test]
+        fn blocks_never_overlap_and_always_lie_in_memory(
+            actions in prop::collection::vec((0..10u8, 1..60_000u64, any::<prop::sample::Index>()), 1..300),
+        ) {
+            let mut arena = Arena::new(4 << 30);
+            let mut blocks: Vec<(u64, u64)> = Vec::new();
+            let mut limit = u64::MAX;
+            for (action, size, index) in actions {
+                match action {
+                    0..6 => {
+                        let before = arena.mapped();
+                        if let Some(start) = put(&mut arena, size * 512) {
+                            blocks.push((start, size * 512));
+                        }
+                        prop_assert!(arena.mapped() <= before.max(limit));
+                    }
+                    6..8 if !blocks.is_empty() => {
+                        let (start, bytes) = blocks.swap_remove(index.index(blocks.len()));
+                        arena.leave(start, bytes);
+                    }
+                    8 => {
+                        let keep = size * 1024;
+                        let before = arena.mapped();
+                        let returned: u64 = arena.shrink(keep).iter().map(|range| range.end - range.start).sum();
+                        prop_assert_eq!(arena.mapped() + returned, before);
+                        let least: u64 = blocks.iter().map(|(_, bytes)| bytes + 2 * CHUNK).sum();
+                        prop_assert!(arena.mapped() <= keep.max(least));
+                    }
+                    _ => {
+                        limit = size * 2048;
+                        arena.begin_turn(limit);
+                    }
+                }
+                arena.check(&blocks);
+            }
+        }
+    }
+}
