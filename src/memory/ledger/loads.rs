@@ -46,6 +46,7 @@ impl Ledger {
     /// A load respects what is guaranteed to others, loaded or not, and leaves room for the smallest step of every
     /// resident model.
     pub fn plan_load(&self, model: ModelId, need: LoadNeed, reading: &Reading, idle: &[ModelId]) -> LoadPlan {
+        let need = LoadNeed { least_workspace: self.books.terms.taken(need.least_workspace), ..need };
         let Some(account) = self.accounts.get(&model) else { return self.refuse(model, need, reading, &[]) };
         if need.resident + account.kv + need.transient.max(need.least_workspace) > account.budget.limit {
             return self.refuse(model, need, reading, &[]);
@@ -136,10 +137,10 @@ impl Ledger {
 
     /// Books a load that begins, with all that it may take.
     pub fn loading(&mut self, model: ModelId, need: LoadNeed) {
-        let turn = self.turn();
+        let (turn, least_workspace) = (self.turn(), self.books.terms.taken(need.least_workspace));
         if let Some(account) = self.accounts.get_mut(&model) {
             account.residence = Residence::Loading { claim: need.claim(), turn };
-            account.least_workspace = need.least_workspace;
+            account.least_workspace = least_workspace;
             account.peak = Bytes::ZERO;
         }
     }
@@ -158,6 +159,7 @@ impl Ledger {
 
     /// Says what the smallest step of a model needs: it may be known only once it is measured.
     pub fn set_least_workspace(&mut self, model: ModelId, least: Bytes) {
+        let least = self.books.terms.taken(least);
         if let Some(account) = self.accounts.get_mut(&model) {
             account.least_workspace = least;
         }
