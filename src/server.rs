@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -247,7 +248,8 @@ pub fn start_options(config: &ServerConfig, live: Readings) -> StartOptions {
         config::FailAllocations::Random { probability, seed } => Failures::Random { probability, seed },
         config::FailAllocations::Above(bytes) => Failures::Above { bytes: bytes.get() },
     };
-    StartOptions { choice, live, allocator, failures }
+    let reading_file = config.memory_reading_file.path().map(Path::to_owned);
+    StartOptions { choice, live, allocator, failures, reading_file }
 }
 
 fn readings(config: &ServerConfig) -> Readings {

@@ -221,6 +221,55 @@ impl Written for Threads {
     }
 }
 
+/// A file that says what may still be taken of the machine's memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadingFile {
+    /// There is none: the machine and its control groups say so.
+    None,
+    /// It bounds what they say.
+    File(PathBuf),
+}
+
+impl ReadingFile {
+    /// Its path, if there is one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            ReadingFile::None => None,
+            ReadingFile::File(path) => Some(path),
+        }
+    }
+}
+
+impl Written for ReadingFile {
+    const FORM: Form = Form::Text;
+
+    fn allowed() -> String {
+        "\"none\", or the path of a file with a number of bytes".into()
+    }
+
+    fn read(text: &str) -> Option<ReadingFile> {
+        match text {
+            "none" => Some(ReadingFile::None),
+            "" => None,
+            path => Some(ReadingFile::File(path.into())),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            ReadingFile::None => "none".into(),
+            ReadingFile::File(path) => path.display().to_string(),
+        }
+    }
+
+    fn relative_to(self, folder: &Path) -> ReadingFile {
+        match self {
+            ReadingFile::File(path) => ReadingFile::File(folder.join(path)),
+            ReadingFile::None => ReadingFile::None,
+        }
+    }
+}
+
 /// Where the configured models are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Models {
@@ -315,6 +364,8 @@ mod tests {
         check::<Batching>("fixed:32");
         check::<Threads>("auto");
         check::<Threads>("2");
+        check::<ReadingFile>("none");
+        check::<ReadingFile>("some/file");
         check::<Models>("auto");
         check::<Models>("some/folder");
         check::<LogFilter>("info,plimsoll::scheduler=debug");

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use super::argument::ModelArgument;
 use super::choices::{
-    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, OutOfMemory, Readings, Threads,
+    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, OutOfMemory, ReadingFile, Readings,
+    Threads,
 };
 use super::device_memory::{MemoryBudget, MemorySafety};
 use super::sources::Sources;
@@ -122,6 +123,9 @@ settings! {
         /// Memory of the device that is kept free beside the budget, because readings of free memory are noisy: bytes, or 'auto' for 64MiB on the CPU and 16MiB on a GPU, where the smallest step of a model may use it.
         memory_safety: MemorySafety = "auto",
             "Higher: smaller batches. Lower: more steps that run short and are repeated in halves.";
+        /// A file that says how many bytes of the machine's memory may still be taken, if they are fewer than what the system says; 'none': the system alone. It is read again each time, so replace it as a whole. On the CPU only.
+        memory_reading_file: ReadingFile = "none",
+            "The server relies on whoever writes it. For comparisons, and where another program shares out memory.";
         /// Whether free memory is read before each step (live) or only once (off).
         readings: Readings = "live",
             "'off' ignores neighbours: steps run out of memory when they grow. For comparisons.";

@@ -1,12 +1,14 @@
 //! Choosing and starting a device.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use super::cpu::CpuDevice;
 use super::pools::{Failures, Mode};
 use super::{Device, Report};
 use crate::memory::Readings;
+use crate::model::DeviceForm;
 
 /// Which device is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +22,7 @@ pub enum Choice {
 }
 
 /// How a device is started.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct StartOptions {
     /// Which.
     pub choice: Choice,
@@ -30,12 +32,20 @@ pub struct StartOptions {
     pub allocator: Mode,
     /// Which of a GPU's allocations fail on purpose.
     pub failures: Failures,
+    /// A file that bounds what is free, on the CPU.
+    pub reading_file: Option<PathBuf>,
 }
 
 impl StartOptions {
     /// A device for measuring: nothing else runs, so nothing is looked at.
     pub fn alone(choice: Choice) -> StartOptions {
-        StartOptions { choice, live: Readings::Off, allocator: Mode::Pools, failures: Failures::Never }
+        StartOptions {
+            choice,
+            live: Readings::Off,
+            allocator: Mode::Pools,
+            failures: Failures::Never,
+            reading_file: None,
+        }
     }
 }
 
@@ -48,11 +58,15 @@ pub fn start(
     epoch: Instant,
     reports: impl FnMut(Report) + Send + 'static,
 ) -> io::Result<Box<dyn Device>> {
+    let bounded = options.reading_file.is_some();
     let device = match options.choice {
         Choice::Cpu => cpu(options, epoch, reports),
         Choice::Cuda(ordinal) => gpu(ordinal, options, epoch, reports),
         Choice::Auto => first_that_works(options, epoch, reports),
     }?;
+    if bounded && device.form() != DeviceForm::Cpu {
+        tracing::warn!("memory_reading_file bounds the memory of a CPU; {} is asked itself", device.name());
+    }
     tracing::info!("models run on {}", device.name());
     Ok(device)
 }
@@ -62,11 +76,11 @@ fn cpu(
     epoch: Instant,
     reports: impl FnMut(Report) + Send + 'static,
 ) -> io::Result<Box<dyn Device>> {
-    Ok(Box::new(CpuDevice::start(options.live, epoch, reports)?))
+    Ok(Box::new(CpuDevice::start_beside(options.reading_file, options.live, epoch, reports)?))
 }
 
 #[cfg(feature = "cuda")]
-fn settings(ordinal: u32, options: StartOptions) -> super::cuda::CardSettings {
+fn settings(ordinal: u32, options: &StartOptions) -> super::cuda::CardSettings {
     super::cuda::CardSettings { ordinal, mode: options.allocator, failures: options.failures }
 }
 
@@ -79,7 +93,7 @@ fn gpu(
 ) -> io::Result<Box<dyn Device>> {
     use super::cuda::CudaDevice;
 
-    let device = CudaDevice::start(settings(ordinal, options), options.live, epoch, reports)
+    let device = CudaDevice::start(settings(ordinal, &options), options.live, epoch, reports)
         .map_err(|error| io::Error::other(format!("the GPU cannot be used: {error}; --device cpu does without")))?;
     Ok(Box::new(device))
 }
@@ -92,7 +106,7 @@ fn first_that_works(
 ) -> io::Result<Box<dyn Device>> {
     use super::cuda::CudaDevice;
 
-    match CudaDevice::open(settings(0, options)) {
+    match CudaDevice::open(settings(0, &options)) {
         Ok((card, tensors)) => Ok(Box::new(CudaDevice::on(card, tensors, options.live, epoch, reports)?)),
         Err(unusable) => {
             tracing::warn!("no GPU can be used, so the CPU runs the models: {unusable}");

@@ -1,6 +1,7 @@
 //! The CPU device as the engine sees it.
 
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -32,11 +33,24 @@ impl CpuDevice {
         epoch: Instant,
         reports: impl FnMut(Report) + Send + 'static,
     ) -> io::Result<CpuDevice> {
+        CpuDevice::start_beside(None, live, epoch, reports)
+    }
+
+    /// The same, with a file that bounds what is free: see [`SystemReadings::beside`].
+    ///
+    /// # Errors
+    /// As [`CpuDevice::start`]; if the file cannot be read.
+    pub fn start_beside(
+        file: Option<PathBuf>,
+        live: Readings,
+        epoch: Instant,
+        reports: impl FnMut(Report) + Send + 'static,
+    ) -> io::Result<CpuDevice> {
         tune_system_allocator();
-        let mut readings = SystemReadings::open()?;
+        let mut readings = SystemReadings::beside(file.clone())?;
         readings.read()?;
         let statistics = Statistics::new(epoch);
-        let thread = DeviceThread::start("device-cpu", move || Cpu::new(live), statistics.clone(), reports)?;
+        let thread = DeviceThread::start("device-cpu", move || Cpu::beside(file, live), statistics.clone(), reports)?;
         Ok(CpuDevice { thread, statistics, readings: Mutex::new(readings) })
     }
 

@@ -2,6 +2,7 @@
 
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
+use std::path::PathBuf;
 
 use super::allocator::{self, ResidentAccount, StepAccount, cache_balance, trim_cache};
 use super::readings::SystemReadings;
@@ -26,9 +27,14 @@ pub struct Cpu {
 impl Cpu {
     /// Call it on the device's thread: it starts and marks the threads that compute.
     pub fn new(live: Readings) -> Cpu {
+        Cpu::beside(None, live)
+    }
+
+    /// The same, with a file that bounds what is free: see [`SystemReadings::beside`].
+    pub(super) fn beside(file: Option<PathBuf>, live: Readings) -> Cpu {
         mark_compute_threads();
         let readings =
-            SystemReadings::open().inspect_err(|error| tracing::warn!("free memory is unknown: {error}")).ok();
+            SystemReadings::beside(file).inspect_err(|error| tracing::warn!("free memory is unknown: {error}")).ok();
         Cpu { tensors: candle_core::Device::Cpu, readings, live, record_next: false, recording: None }
     }
 

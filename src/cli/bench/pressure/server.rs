@@ -1,5 +1,6 @@
 //! A server of this executable, started for one arm.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -47,10 +48,7 @@ impl Server {
         // own. Any process may offer itself; sparing the other one needs rights that root in a container often lacks.
         let mut command = enclosure.command(Path::new("/bin/sh"));
         command.args(["-c", "echo 1000 > /proc/self/oom_score_adj; exec \"$0\" \"$@\""]).arg(program);
-        command.args(["serve", "--grpc-port", &port.to_string(), "--metrics-port", "0"]).args(options);
-        if let Room::File(path) = enclosure.room() {
-            command.arg("--memory-reading-file").arg(path);
-        }
+        command.args(own_arguments(port, enclosure.room())).args(options);
         let place = || format!("{}", log.display());
         let out = File::create(&log).with_context(place)?;
         let child = command
@@ -117,10 +115,36 @@ impl Server {
     }
 }
 
+/// What every server is told, whatever it is compared with.
+fn own_arguments(port: u16, room: &Room) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> =
+        ["serve", "--grpc-port", &port.to_string(), "--metrics-port", "0"].map(OsString::from).into();
+    if let Room::File(path) = room {
+        arguments.extend(["--memory-reading-file".into(), path.into()]);
+    }
+    arguments
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         // Nothing it holds is of use any more; a server that is already dead is no error.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    #[test]
+    fn a_server_knows_what_it_is_told() {
+        for room in [Room::File("/some/file".into()), Room::Cgroup2("/some/folder".into())] {
+            let arguments = std::iter::once(OsString::from("plimsoll")).chain(own_arguments(8001, &room));
+            Cli::try_parse_from(arguments).unwrap_or_else(|error| panic!("{room:?}: {error}"));
+        }
     }
 }
