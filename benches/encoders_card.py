@@ -96,6 +96,7 @@ def main():
                 total = server.bench(size, args.seconds, "--concurrency", "32", "--rows", "64", "--lengths", "encode",
                                      "--seed", str(number + 1))
                 ours[size].append(total["answered"]["tokens"] / 1e3)
+                print(f"round {number + 1}, {size}: {ours[size][-1]:.0f} ktok/s", flush=True)
         peers = torch()
         for size in SIZES:
             # A form of a size is measured beside the size in f16.

@@ -171,7 +171,7 @@ settings! {
         /// Device that runs the models: 'cpu', 'cuda' or 'cuda:N'; 'auto': the first GPU that can be used, else the CPU.
         device: DeviceKind = "auto",
             "A GPU needs a program that was built with --features cuda. With 'auto' a broken GPU is only a line in the log.";
-        /// Where the memory of a GPU comes from: 'pools' of the driver, 'plain' allocations that are cached here, or the 'driver' by itself.
+        /// Where the memory of a GPU comes from: 'pools', 'plain' allocations that are cached here, or the 'driver' by itself.
         allocator: Allocator = "pools",
             "'plain' is for devices without pools. 'driver' is slower, and is what profilers and sanitizers understand.";
         /// Which allocations of a GPU fail on purpose: 'never', 'random:PROBABILITY:SEED' or 'above:BYTES'.

@@ -28,7 +28,7 @@ const MODELS: [&str; 4] = ["tiny-embed", "tiny-embed-int8=tiny-embed:int8", "tin
 /// memory decides the size of some.
 const BUDGET: Bytes = Bytes::mib(64);
 
-/// The same on a GPU, whose pools take memory in pieces of 32 MiB.
+/// The same on a GPU, where libraries have 32 MiB and more to themselves.
 const BUDGET_GPU: Bytes = Bytes::gib(1);
 
 /// How long the demo waits for profiles.
