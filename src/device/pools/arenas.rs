@@ -14,11 +14,8 @@ use super::pointers::PointerMap;
 use super::{DriverError, Memory, Pointer, PoolDriver, Request};
 use crate::device::Kind;
 
-/// Addresses of a pool, as a multiple of the device's memory: what small and lasting blocks leave between them is not
-/// memory.
-const SPAN_FACTOR: u64 = 2;
-/// And at least so many: the part for small blocks is as long as this.
-const SPAN_MIN: u64 = 4 << 30;
+/// Addresses of a pool beside as many as the device has bytes: what blocks leave between them is not memory.
+const SPAN_BESIDE: u64 = 4 << 30;
 
 /// Addresses that become memory and cease to be.
 ///
@@ -85,7 +82,7 @@ impl<D: VirtualMemory> Arenas<D> {
         // candle asks for memory in a stream's order where there are pools, and else in another way.
         let has_arenas = inner.has_pools() && inner.has_virtual_memory();
         let total = inner.memory().map_or(0, |memory| memory.total);
-        let span = total.saturating_mul(SPAN_FACTOR).max(SPAN_MIN).next_multiple_of(CHUNK);
+        let span = total.saturating_add(total / 4 + SPAN_BESIDE).next_multiple_of(CHUNK);
         Arenas { inner, has_arenas, span, all: Mutex::new(All(Vec::new())) }
     }
 

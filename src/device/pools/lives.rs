@@ -88,10 +88,15 @@ impl<D: PoolDriver> PooledAllocator<D> {
             books.tally_mut(slot).restart(ceiling.get());
             (slot, books.pool_of(slot), books.strays())
         };
-        if let Some((_, pool)) = pool
-            && let Err(error) = self.driver.bound(pool, ceiling.get().saturating_add(self.set_aside(strays)))
-        {
-            self.note_fault(error);
+        if let Some((_, pool)) = pool {
+            let most = ceiling.get().saturating_add(self.set_aside(strays));
+            if self.driver.reserved(pool) > most {
+                // Here, where nobody waits for the pool.
+                self.wait();
+            }
+            if let Err(error) = self.driver.bound(pool, most) {
+                self.note_fault(error);
+            }
         }
         Some(slot)
     }
