@@ -200,7 +200,7 @@ impl Card {
 
     /// Whether pools are ranges of addresses of ours, which take 2 MiB at a time, and not the driver's.
     pub fn has_arenas(&self) -> bool {
-        self.allocator.driver().inner().has_arenas()
+        self.allocator.mode() == Mode::Pools && self.allocator.driver().inner().has_arenas()
     }
 
     /// Where memory comes from, in a word: the allocator's mode, or `arenas` for pools that are ours.

@@ -80,7 +80,7 @@ impl Executor for CudaDevice {
 }
 
 impl Device for CudaDevice {
-    /// `cuda:0 (NVIDIA H200, 9.0, pools)`.
+    /// `cuda:0 (NVIDIA H200, 9.0, arenas)`.
     fn name(&self) -> String {
         let (major, minor) = self.card.capability();
         let mode = self.card.memory_comes_from();
@@ -92,9 +92,10 @@ impl Device for CudaDevice {
     }
 
     fn reading(&self, now: Timestamp) -> io::Result<Reading> {
-        let memory = self.card.memory().map_err(unread)?;
         let allocator = self.card.allocator();
+        // First: what the device's thread takes meanwhile is then in neither number, and not in both.
         let workspace = allocator.workspace();
+        let memory = self.card.memory().map_err(unread)?;
         Ok(Reading {
             at: now,
             free: Bytes::new(memory.free),

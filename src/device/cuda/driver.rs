@@ -170,6 +170,9 @@ impl LibCuda {
         let mapped = said(unsafe { sys::cuMemMap(start, CHUNK as usize, 0, handle, 0) });
         // SAFETY: the memory lives as long as it is mapped; nobody else has the handle.
         let released = said(unsafe { sys::cuMemRelease(handle) });
+        if mapped.is_ok() && released.is_err() {
+            let _ = self.unmap(start, CHUNK);
+        }
         mapped.and(released)
     }
 

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::arena::CHUNK;
 use super::books::{Block, Books, Home, Slot};
+use super::lives::Leftovers;
 use super::plain::class_of;
 use super::tally::Cause;
 use super::{DriverError, Pointer, PoolDriver, Request};
@@ -13,13 +13,10 @@ use crate::device::Kind;
 /// The smallest piece of a pool.
 pub(super) const STEP: u64 = 512;
 
-/// What steps are taken to leave before any has: the results of several.
-const LEFT_AT_FIRST: u64 = 2 * CHUNK;
-
 /// Where memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Memory pools of the driver.
+    /// Memory pools, of ours or of the driver.
     Pools,
     /// Single allocations of the driver, cached here: for devices without pools.
     Plain,
@@ -42,7 +39,8 @@ impl Mode {
 /// The allocator of one device. May be called from any thread; models and steps are opened and ended by one.
 ///
 /// Memory that is charged and not given is uncharged again before the call returns; memory that is given is in the
-/// books before its address is known to anybody. The lock is never held while the driver is called.
+/// books before its address is known to anybody. The lock is never held while the driver is called, but for asking what its
+/// pools hold: those must not go meanwhile.
 pub struct PooledAllocator<D: PoolDriver> {
     pub(super) driver: D,
     pub(super) mode: Mode,
@@ -55,8 +53,7 @@ pub struct PooledAllocator<D: PoolDriver> {
     /// Workspace that was reserved at the last look, to see it grow.
     reserved_seen: AtomicU64,
     pub(super) cached_peak: AtomicU64,
-    /// The most that steps have left in the workspace at a time, in whole chunks.
-    pub(super) left_most: AtomicU64,
+    pub(super) leftovers: Mutex<Leftovers>,
     /// The first error that was not for lack of memory; 0 while there is none.
     fault: AtomicU32,
 }
@@ -94,7 +91,7 @@ impl<D: PoolDriver> PooledAllocator<D> {
             trims: AtomicU64::new(0),
             reserved_seen: AtomicU64::new(0),
             cached_peak: AtomicU64::new(0),
-            left_most: AtomicU64::new(if mode == Mode::Pools { LEFT_AT_FIRST } else { 0 }),
+            leftovers: Mutex::new(Leftovers::new()),
             fault: AtomicU32::new(0),
         })
     }

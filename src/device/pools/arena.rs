@@ -1,10 +1,10 @@
 //! Where blocks lie in one pool of ours: a range of addresses that is kept for good, of which as much is memory as is
 //! needed. Plain data: it never calls a driver.
 //!
-//! A block lies at the lowest address that is free. So where the blocks of a step lie depends on their sizes and order
-//! alone, what the step before it had as memory is what it has, and the memory that it needs is what it touches: there
-//! are no pieces of pools between which nothing fits. Small blocks lie apart from the others, since some of them outlive
-//! their step: results on their way to the host would keep a large block of the next step from its place.
+//! A block lies at the lowest address that is free. So where the blocks of a step lie depends on their sizes and order, and
+//! on what is left of others, what the step before it had as memory is what it has, and the memory that it needs is what it
+//! touches: there are no pieces of pools between which nothing fits. Small blocks lie apart from the others, since some of
+//! them outlive their step: results on their way to the host would keep a large block of the next step from its place.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -40,6 +40,8 @@ pub(super) struct Arena {
     /// As far as any was ever mapped.
     chunks: Vec<Chunk>,
     mapped: u64,
+    /// Chunks that a block lies in.
+    pinned: u64,
     used: u64,
     /// So many chunks may be mapped.
     limit: u64,
@@ -69,6 +71,7 @@ impl Arena {
             free,
             chunks: Vec::new(),
             mapped: 0,
+            pinned: 0,
             used: 0,
             limit: u64::MAX,
             // Chunks begin at 0: none is touched.
@@ -91,6 +94,16 @@ impl Arena {
     /// Bytes of blocks.
     pub(super) fn used(&self) -> u64 {
         self.used
+    }
+
+    /// Bytes that cannot be returned: of chunks that blocks lie in.
+    pub(super) fn pinned(&self) -> u64 {
+        self.pinned * CHUNK
+    }
+
+    /// Whether anything could be returned, were at most `keep` bytes to stay.
+    pub(super) fn could_shrink(&self, keep: u64) -> bool {
+        self.mapped() > keep && self.mapped > self.pinned
     }
 
     /// Begins a turn, in which no more than `limit` bytes become memory; what is memory already stays. It may be less.
@@ -155,6 +168,7 @@ impl Arena {
         for index in chunks_of(start, bytes) {
             let chunk = &mut self.chunks[index as usize];
             debug_assert!(chunk.mapped, "a block lies in memory");
+            self.pinned += u64::from(chunk.blocks == 0);
             chunk.blocks += 1;
             if chunk.turn != self.turn {
                 chunk.turn = self.turn;
@@ -168,7 +182,9 @@ impl Arena {
     /// A block of so many bytes is gone.
     pub(super) fn leave(&mut self, start: u64, bytes: u64) {
         for index in chunks_of(start, bytes) {
-            self.chunks[index as usize].blocks -= 1;
+            let chunk = &mut self.chunks[index as usize];
+            chunk.blocks -= 1;
+            self.pinned -= u64::from(chunk.blocks == 0);
         }
         self.used -= bytes;
         let part = &mut self.free[part_of(start)];
@@ -235,6 +251,7 @@ impl Arena {
             assert!(chunk.blocks == lying && (lying == 0 || chunk.mapped));
         }
         assert_eq!(self.mapped, self.chunks.iter().filter(|chunk| chunk.mapped).count() as u64);
+        assert_eq!(self.pinned, self.chunks.iter().filter(|chunk| chunk.blocks > 0).count() as u64);
         assert_eq!(self.used, blocks.iter().map(|(_, bytes)| bytes).sum::<u64>());
     }
 }
@@ -319,7 +336,7 @@ mod tests {
         assert_eq!(arena.shrink(12 * MIB), [base + 14 * MIB..base + 18 * MIB, base + 6 * MIB..base + 8 * MIB]);
         let rest = base..base + 6 * MIB;
         assert_eq!(arena.shrink(0), std::slice::from_ref(&rest), "all but what a block lies in");
-        assert_eq!(arena.mapped(), 6 * MIB);
+        assert_eq!((arena.mapped(), arena.pinned(), arena.could_shrink(0)), (6 * MIB, 6 * MIB, false));
         arena.check(&blocks[1..2]);
         assert_eq!(arena.shrink(0), []);
     }

@@ -2,10 +2,10 @@
 //!
 //! The driver's own pools take 32 MiB at a time, in pieces between which no block can lie, and nobody can say beforehand
 //! how many of them a step will need. An [`Arena`] takes 2 MiB at a time where they are missing, never more than its
-//! limit, and where its blocks lie depends on the step alone.
+//! limit, and where its blocks lie depends on the step and on what is left of others.
 //!
-//! What is freed is used again at once: everything that works with a pool's memory is queued on one stream, as long as
-//! anything lives there; what others ask for meanwhile comes from the driver.
+//! What is freed is used again at once: what works with a pool's memory is queued on one stream. When another stream asks
+//! for memory or frees some, the device is waited for: that is right for any number of streams, and good for one.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -65,6 +65,8 @@ struct Held<S> {
     stream: Option<S>,
     /// Bytes of each block, by its start.
     blocks: PointerMap<u64>,
+    /// It goes with its last block.
+    doomed: bool,
 }
 
 /// A pool.
@@ -110,18 +112,58 @@ impl<D: VirtualMemory> Arenas<D> {
     }
 
     /// Returns memory of an arena. The device is waited for while nobody can free or place a block: what is free now, it
-    /// does not use any more.
+    /// does not use any more. What the driver does not take back stays memory.
     fn shrink(&self, held: &mut Held<D::Stream>, keep: u64) -> Result<(), DriverError> {
-        if held.arena.mapped() <= keep {
+        if !held.arena.could_shrink(keep) {
             return Ok(());
         }
-        let waited = self.inner.synchronize();
-        let mut said = waited;
+        self.inner.synchronize()?;
+        let mut said = Ok(());
         for range in held.arena.shrink(keep) {
-            let unmapped = self.inner.unmap(held.base + range.start, range.end - range.start);
-            said = said.and(unmapped);
+            for start in range.step_by(CHUNK as usize) {
+                if let Err(error) = self.inner.unmap(held.base + start, CHUNK) {
+                    held.arena.note_mapped(start..start + CHUNK);
+                    said = Err(error);
+                }
+            }
         }
         said
+    }
+
+    /// Gives back all of a pool that is to go, if nothing lives there. What fails is tried again when the next pool is
+    /// made or trimmed.
+    fn dismiss(&self, all: &mut All<D::Stream>, number: usize) -> Result<(), DriverError> {
+        let Some(held) = all.0[number].as_mut().filter(|held| held.doomed && held.arena.used() == 0) else {
+            return Ok(());
+        };
+        self.shrink(held, 0)?;
+        self.inner.release_addresses(held.base, held.arena.span())?;
+        all.0[number] = None;
+        Ok(())
+    }
+
+    fn dismiss_all(&self, all: &mut All<D::Stream>) {
+        for number in 0..all.0.len() {
+            // Whoever wanted it gone was told.
+            let _ = self.dismiss(all, number);
+        }
+    }
+
+    /// A block of an arena is gone, in the order of `stream`; without one the device has to be done with it.
+    fn take_back(
+        &self,
+        all: &mut All<D::Stream>,
+        number: usize,
+        pointer: Pointer,
+        stream: Option<D::Stream>,
+    ) -> Result<(), DriverError> {
+        let held = all.0[number].as_mut().ok_or(DriverError::INVALID_VALUE)?;
+        if stream.is_none() || stream != held.stream {
+            self.inner.synchronize()?;
+        }
+        let bytes = held.blocks.remove(&pointer).ok_or(DriverError::INVALID_VALUE)?;
+        held.arena.leave(pointer - held.base, bytes);
+        self.dismiss(all, number)
     }
 }
 
@@ -130,9 +172,10 @@ impl<S: Copy> All<S> {
         self.0.get_mut(number as usize).and_then(Option::as_mut).ok_or(DriverError::INVALID_VALUE)
     }
 
-    /// The arena that an address lies in.
-    fn around(&mut self, pointer: Pointer) -> Option<&mut Held<S>> {
-        self.0.iter_mut().flatten().find(|held| (held.base..held.base + held.arena.span()).contains(&pointer))
+    /// The number of the arena that an address lies in.
+    fn around(&self, pointer: Pointer) -> Option<usize> {
+        let lies = |held: &Held<S>| (held.base..held.base + held.arena.span()).contains(&pointer);
+        self.0.iter().position(|held| held.as_ref().is_some_and(lies))
     }
 }
 
@@ -148,9 +191,11 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
         if !self.has_arenas {
             return self.inner.create_pool().map(ArenaPool::Driver);
         }
-        let base = self.inner.reserve_addresses(self.span)?;
-        let held = Held { base, arena: Arena::new(self.span), stream: None, blocks: PointerMap::default() };
         let mut all = self.all();
+        self.dismiss_all(&mut all);
+        let base = self.inner.reserve_addresses(self.span)?;
+        let (arena, blocks) = (Arena::new(self.span), PointerMap::default());
+        let held = Held { base, arena, stream: None, blocks, doomed: false };
         let number = all.0.iter().position(Option::is_none).unwrap_or(all.0.len());
         if number == all.0.len() {
             all.0.push(None);
@@ -165,14 +210,8 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
             ArenaPool::Arena(number) => number,
         };
         let mut all = self.all();
-        let held = all.held(number)?;
-        if held.arena.used() > 0 {
-            return Err(DriverError::INVALID_VALUE);
-        }
-        let said = self.shrink(held, 0);
-        let (base, span) = (held.base, held.arena.span());
-        all.0[number as usize] = None;
-        said.and(self.inner.release_addresses(base, span))
+        all.held(number)?.doomed = true;
+        self.dismiss(&mut all, number as usize)
     }
 
     #[inline]
@@ -185,11 +224,7 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
         let mut all = self.all();
         let held = all.held(number)?;
         if held.stream != Some(request.stream) {
-            if held.arena.used() > 0 {
-                drop(all);
-                return self.inner.alloc(None, request);
-            }
-            // Work of the other stream may still be queued.
+            // Work of the other stream may still be queued with what is free.
             if held.arena.mapped() > 0 {
                 self.inner.synchronize()?;
             }
@@ -209,13 +244,13 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
     #[inline]
     fn free(&self, pointer: Pointer, stream: D::Stream) -> Result<(), DriverError> {
         let mut all = self.all();
-        let Some(held) = all.around(pointer) else {
-            drop(all);
-            return self.inner.free(pointer, stream);
-        };
-        let bytes = held.blocks.remove(&pointer).ok_or(DriverError::INVALID_VALUE)?;
-        held.arena.leave(pointer - held.base, bytes);
-        Ok(())
+        match all.around(pointer) {
+            Some(number) => self.take_back(&mut all, number, pointer, Some(stream)),
+            None => {
+                drop(all);
+                self.inner.free(pointer, stream)
+            }
+        }
     }
 
     fn alloc_plain(&self, bytes: u64, kind: Kind) -> Result<Pointer, DriverError> {
@@ -224,21 +259,23 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
 
     fn free_plain(&self, pointer: Pointer) -> Result<(), DriverError> {
         let mut all = self.all();
-        let Some(held) = all.around(pointer) else {
-            drop(all);
-            return self.inner.free_plain(pointer);
-        };
-        // Whoever names no stream expects that the device is done with it.
-        let said = self.inner.synchronize();
-        let bytes = held.blocks.remove(&pointer).ok_or(DriverError::INVALID_VALUE)?;
-        held.arena.leave(pointer - held.base, bytes);
-        said
+        match all.around(pointer) {
+            Some(number) => self.take_back(&mut all, number, pointer, None),
+            None => {
+                drop(all);
+                self.inner.free_plain(pointer)
+            }
+        }
     }
 
     fn trim(&self, pool: Self::Pool, reserved: u64) -> Result<(), DriverError> {
         match pool {
             ArenaPool::Driver(pool) => self.inner.trim(pool, reserved),
-            ArenaPool::Arena(number) => self.shrink(self.all().held(number)?, reserved),
+            ArenaPool::Arena(number) => {
+                let mut all = self.all();
+                self.dismiss_all(&mut all);
+                self.shrink(all.held(number)?, reserved)
+            }
         }
     }
 
@@ -251,6 +288,13 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
                 held.arena.begin_turn(reserved);
                 self.shrink(held, reserved)
             }
+        }
+    }
+
+    fn could_bound(&self, pool: Self::Pool, reserved: u64) -> bool {
+        match pool {
+            ArenaPool::Driver(pool) => self.inner.could_bound(pool, reserved),
+            ArenaPool::Arena(number) => self.of(number, |arena| arena.could_shrink(reserved), false),
         }
     }
 
@@ -272,7 +316,7 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
     fn used(&self, pool: Self::Pool) -> u64 {
         match pool {
             ArenaPool::Driver(pool) => self.inner.used(pool),
-            ArenaPool::Arena(number) => self.of(number, Arena::used, 0),
+            ArenaPool::Arena(number) => self.of(number, Arena::pinned, 0),
         }
     }
 

@@ -58,7 +58,7 @@ pub trait PoolDriver: Send + Sync {
     /// # Errors
     /// If the driver refuses.
     fn create_pool(&self) -> Result<Self::Pool, DriverError>;
-    /// Destroys a pool in which nothing lives.
+    /// Destroys a pool. Nothing lives there but for what is being freed at this moment.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -98,6 +98,11 @@ pub trait PoolDriver: Send + Sync {
         let _ = (pool, reserved);
         Ok(())
     }
+    /// Whether [`PoolDriver::bound`] would return something, for which the device has to be waited for.
+    fn could_bound(&self, pool: Self::Pool, reserved: u64) -> bool {
+        let _ = (pool, reserved);
+        false
+    }
     /// Bytes of the pool that something has been placed in since [`PoolDriver::bound`], by what a pool takes at a time: what
     /// a pool would have to hold for it. 0 where nobody counts.
     fn touched(&self, pool: Self::Pool) -> u64 {
@@ -106,7 +111,8 @@ pub trait PoolDriver: Send + Sync {
     }
     /// Bytes that a pool holds.
     fn reserved(&self, pool: Self::Pool) -> u64;
-    /// Bytes of a pool that something lives in, as far as the host has asked for it.
+    /// Bytes of a pool that something lives in, as far as the host has asked for it; of a pool of ours by whole chunks, which
+    /// is what cannot be returned.
     fn used(&self, pool: Self::Pool) -> u64;
     /// Waits until the device has done everything.
     ///

@@ -147,6 +147,10 @@ impl<D: PoolDriver> PoolDriver for FailingDriver<D> {
         self.inner.bound(pool, reserved)
     }
 
+    fn could_bound(&self, pool: D::Pool, reserved: u64) -> bool {
+        self.inner.could_bound(pool, reserved)
+    }
+
     fn touched(&self, pool: D::Pool) -> u64 {
         self.inner.touched(pool)
     }

@@ -1,11 +1,11 @@
 //! The lives of models and of steps: from an open account to nothing left.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::PoisonError;
 
 use super::arena::CHUNK;
 use super::books::{Closed, Slot};
 use super::tally::OutOfMemory;
-use super::{PoolDriver, PooledAllocator};
+use super::{Mode, PoolDriver, PooledAllocator};
 use crate::device::trace::{Recorder, Recording};
 use crate::device::{Kind, Resident, StepUse};
 use crate::units::{Bytes, ModelId};
@@ -17,6 +17,40 @@ pub struct StepBooks {
     pub used: StepUse,
     /// Its first allocation that failed.
     pub shortfall: Option<OutOfMemory>,
+}
+
+/// What steps have found of earlier ones in the workspace, in whole chunks: the most of the last steps. What was once found
+/// is forgotten after one to two times so many.
+#[derive(Debug)]
+pub(super) struct Leftovers {
+    current: u64,
+    before: u64,
+    steps: u32,
+}
+
+impl Leftovers {
+    /// What is taken to be left before anything was found: the results of several steps.
+    const AT_FIRST: u64 = 2 * CHUNK;
+    const WINDOW_STEPS: u32 = 1024;
+
+    pub(super) fn new() -> Leftovers {
+        Leftovers { current: Leftovers::AT_FIRST, before: Leftovers::AT_FIRST, steps: 0 }
+    }
+
+    fn most(&self) -> u64 {
+        self.current.max(self.before)
+    }
+
+    /// A step finds so much: the part of it that was known of.
+    fn find(&mut self, found: u64) -> u64 {
+        let known = found.min(self.most());
+        if self.steps == Leftovers::WINDOW_STEPS {
+            (self.before, self.current, self.steps) = (self.current, 0, 0);
+        }
+        self.steps += 1;
+        self.current = self.current.max(found);
+        known
+    }
 }
 
 impl<D: PoolDriver> PooledAllocator<D> {
@@ -78,19 +112,19 @@ impl<D: PoolDriver> PooledAllocator<D> {
         Bytes::new(left)
     }
 
-    /// Starts a step of a model; the slot is its scope. The workspace's pool holds no more than the ceiling from now on, and
-    /// what earlier steps have left there, as far as [`PooledAllocator::left`] had room for it: whoever gave the step its
-    /// lease has set that aside.
+    /// Starts a step of a model; the slot is its scope. A pool of ours holds no more workspace than the ceiling from now on,
+    /// and what earlier steps have left there, as far as [`PooledAllocator::left`] had room for it: whoever gave the step
+    /// its lease has set that aside.
     pub fn begin_step(&self, model: ModelId, ceiling: Bytes) -> Option<Slot> {
-        let (slot, pool, strays) = {
+        let (slot, pool) = {
             let mut books = self.books();
             let slot = books.find(model, Kind::Workspace)?;
             books.tally_mut(slot).restart(ceiling.get());
-            (slot, books.pool_of(slot), books.strays())
+            (slot, books.pool_of(slot))
         };
         if let Some((_, pool)) = pool {
-            let most = ceiling.get().saturating_add(self.set_aside(strays));
-            if self.driver.reserved(pool) > most {
+            let most = ceiling.get().saturating_add(self.set_aside(self.driver.used(pool)));
+            if self.driver.could_bound(pool, most) {
                 // Here, where nobody waits for the pool.
                 self.wait();
             }
@@ -102,15 +136,16 @@ impl<D: PoolDriver> PooledAllocator<D> {
     }
 
     /// The part of what earlier steps have left that was known of.
-    fn set_aside(&self, strays: u64) -> u64 {
-        let most = self.left_most.fetch_max(strays.next_multiple_of(CHUNK), Relaxed);
-        strays.min(most)
+    fn set_aside(&self, found: u64) -> u64 {
+        self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).find(found.next_multiple_of(CHUNK))
     }
 
-    /// What steps leave in the workspace at a time, at most, as far as is known: results on their way to the host. The
-    /// next step finds it there.
+    /// What the next step may find of earlier ones in the workspace, as far as is known, beside what is charged to their
+    /// models now: results on their way to the host.
     pub fn left(&self) -> Bytes {
-        Bytes::new(self.left_most.load(Relaxed))
+        let charged = self.books().strays();
+        let most = self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).most();
+        Bytes::new(if self.mode == Mode::Pools { most.saturating_sub(charged) } else { 0 })
     }
 
     /// Takes down every block of the steps from now on, until [`PooledAllocator::take_recording`].
@@ -136,7 +171,10 @@ impl<D: PoolDriver> PooledAllocator<D> {
             (left, tally, books.pool_of(step))
         };
         let used = StepUse {
-            peak: Bytes::new(tally.peak + self.lost_between_blocks(pool, tally.peak)),
+            // What is lost is the pool's to hold, but no step has more than its ceiling.
+            peak: Bytes::new(
+                (tally.peak + self.lost_between_blocks(pool, tally.peak)).min(tally.ceiling.max(tally.peak)),
+            ),
             left: Bytes::new(left),
             allocated: tally.allocated,
             freed: tally.freed,
@@ -150,5 +188,21 @@ impl<D: PoolDriver> PooledAllocator<D> {
     fn lost_between_blocks(&self, pool: Option<(u32, D::Pool)>, peak: u64) -> u64 {
         let touched = pool.map_or(0, |(_, pool)| self.driver.touched(pool));
         touched.saturating_sub(peak.next_multiple_of(CHUNK))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_once_is_forgotten() {
+        let mut leftovers = Leftovers::new();
+        assert_eq!(leftovers.find(10 * CHUNK), Leftovers::AT_FIRST, "more was not known of");
+        assert_eq!((leftovers.find(3 * CHUNK), leftovers.most()), (3 * CHUNK, 10 * CHUNK));
+        for _ in 0..2 * Leftovers::WINDOW_STEPS {
+            assert_eq!(leftovers.find(CHUNK), CHUNK);
+        }
+        assert_eq!(leftovers.most(), CHUNK);
     }
 }

@@ -10,7 +10,7 @@ use crate::units::Bytes;
 /// Blocks that a snapshot lists, the largest.
 const BLOCKS_MAX: usize = 256;
 
-/// A pool of the driver.
+/// A pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLine {
     /// Whose; of workspace and library the device's.
