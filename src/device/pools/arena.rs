@@ -61,6 +61,12 @@ pub(super) struct Place {
     pub(super) missing: Vec<Range<u64>>,
 }
 
+impl Place {
+    fn missing_chunks(&self) -> u64 {
+        self.missing.iter().map(|range| (range.end - range.start) / CHUNK).sum()
+    }
+}
+
 impl Arena {
     /// A range of `span` bytes, a multiple of [`CHUNK`] and more than the part for small blocks; nothing of it is memory.
     pub(super) fn new(span: u64) -> Arena {
@@ -118,16 +124,28 @@ impl Arena {
         self.touched_peak * CHUNK
     }
 
-    /// Where a block of so many bytes could lie; `None` where the range has no room for it or the limit is in its way.
+    /// Where a block of so many bytes could lie, whatever the limit is; `None` where the range has no room for it.
     pub(super) fn find(&self, bytes: u64) -> Option<Place> {
         let fitting =
             |part: &BTreeMap<u64, u64>| part.iter().find(|(_, length)| **length >= bytes).map(|found| *found.0);
         let [small, large] = &self.free;
         let start = if bytes < SMALL { fitting(small).or_else(|| fitting(large)) } else { fitting(large) }?;
-        let missing = self.missing(chunks_of(start, bytes));
-        let more: u64 = missing.iter().map(|range| (range.end - range.start) / CHUNK).sum();
-        let allowed = more == 0 || self.mapped + more <= self.limit;
-        allowed.then_some(Place { start, bytes, missing })
+        Some(Place { start, bytes, missing: self.missing(chunks_of(start, bytes)) })
+    }
+
+    /// How many bytes have to be returned before the place may become memory: 0 within the limit, and where all of it is
+    /// memory already. `None` if so many cannot be returned.
+    pub(super) fn in_the_way(&self, place: &Place) -> Option<u64> {
+        let more = place.missing_chunks();
+        let above = if more == 0 { 0 } else { (self.mapped + more).saturating_sub(self.limit) };
+        // What lies idle in the place itself is of use.
+        let own = chunks_of(place.start, place.bytes).filter(|&index| self.is_idle(index)).count() as u64;
+        (above <= self.mapped - self.pinned - own).then_some(above * CHUNK)
+    }
+
+    /// Whether a chunk is memory that no block lies in.
+    fn is_idle(&self, index: u64) -> bool {
+        self.chunks.get(index as usize).is_some_and(|chunk| chunk.mapped && chunk.blocks == 0)
     }
 
     /// Ranges of chunks that are not mapped.
@@ -204,12 +222,22 @@ impl Arena {
     /// Takes chunks without blocks out, the highest first, until at most `keep` bytes are memory. The caller unmaps them:
     /// ranges of whole chunks.
     pub(super) fn shrink(&mut self, keep: u64) -> Vec<Range<u64>> {
+        self.shrink_beside(0..0, keep)
+    }
+
+    /// The same for a place that is to become memory: its own chunks stay.
+    pub(super) fn make_way(&mut self, place: &Place) -> Vec<Range<u64>> {
+        let keep = self.mapped().saturating_sub(self.in_the_way(place).unwrap_or(0));
+        self.shrink_beside(chunks_of(place.start, place.bytes), keep)
+    }
+
+    fn shrink_beside(&mut self, but: Range<u64>, keep: u64) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
         for (index, chunk) in self.chunks.iter_mut().enumerate().rev() {
             if self.mapped * CHUNK <= keep {
                 break;
             }
-            if chunk.mapped && chunk.blocks == 0 {
+            if chunk.mapped && chunk.blocks == 0 && !but.contains(&(index as u64)) {
                 chunk.mapped = false;
                 self.mapped -= 1;
                 if chunk.turn == self.turn {
@@ -276,6 +304,8 @@ mod tests {
 
     fn put(arena: &mut Arena, bytes: u64) -> Option<u64> {
         let place = arena.find(bytes)?;
+        arena.in_the_way(&place)?;
+        arena.make_way(&place);
         place.missing.iter().for_each(|range| arena.note_mapped(range.clone()));
         arena.enter(&place);
         Some(place.start)
@@ -316,13 +346,34 @@ mod tests {
         assert_eq!(put(&mut arena, 13 * MIB), None, "33 MiB are 16 chunks");
         let second = put(&mut arena, 12 * MIB).unwrap();
         arena.leave(first, 20 * MIB);
-        assert_eq!(put(&mut arena, 21 * MIB), None, "it would lie behind the second");
+        assert_eq!(put(&mut arena, 21 * MIB), None, "it would lie behind the second, and 20 MiB are too few to return");
         assert_eq!(put(&mut arena, 20 * MIB), Some(first), "what is memory may be used");
         // Less than there is: nothing is added, and what is there is used.
         arena.leave(first, 20 * MIB);
         arena.begin_turn(8 * MIB);
         assert_eq!(put(&mut arena, 20 * MIB), Some(first));
         arena.check(&[(first, 20 * MIB), (second, 12 * MIB)]);
+    }
+
+    #[test]
+    fn what_lies_idle_elsewhere_makes_way() {
+        let mut arena = Arena::new(4 << 30);
+        arena.begin_turn(40 * MIB);
+        // 10 MiB in small blocks, 30 in a large one.
+        let small: Vec<_> = (0..5).map(|_| put(&mut arena, 2 * MIB).unwrap()).collect();
+        let large = put(&mut arena, 30 * MIB).unwrap();
+        small.iter().for_each(|start| arena.leave(*start, 2 * MIB));
+        arena.leave(large, 30 * MIB);
+        // Now 2 and 38.
+        let first = put(&mut arena, 2 * MIB).unwrap();
+        let place = arena.find(38 * MIB).unwrap();
+        assert_eq!((place.start, arena.in_the_way(&place)), (large, Some(8 * MIB)));
+        assert_eq!(put(&mut arena, 38 * MIB), Some(large));
+        assert_eq!((arena.mapped(), arena.touched()), (40 * MIB, 40 * MIB));
+        arena.check(&[(first, 2 * MIB), (large, 38 * MIB)]);
+        // What is missing cannot be made up by what is there of the place itself.
+        arena.leave(large, 38 * MIB);
+        assert_eq!(put(&mut arena, 40 * MIB), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! What is freed is used again at once: what works with a pool's memory is queued on one stream. When another stream asks
 //! for memory or frees some, the device is waited for: that is right for any number of streams, and good for one.
 
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::arena::{Arena, CHUNK};
@@ -117,9 +118,18 @@ impl<D: VirtualMemory> Arenas<D> {
         if !held.arena.could_shrink(keep) {
             return Ok(());
         }
+        self.unmap_idle(held, |arena| arena.shrink(keep))
+    }
+
+    /// The same for what `taken` takes out of the arena.
+    fn unmap_idle(
+        &self,
+        held: &mut Held<D::Stream>,
+        taken: impl FnOnce(&mut Arena) -> Vec<Range<u64>>,
+    ) -> Result<(), DriverError> {
         self.inner.synchronize()?;
         let mut said = Ok(());
-        for range in held.arena.shrink(keep) {
+        for range in taken(&mut held.arena) {
             for start in range.step_by(CHUNK as usize) {
                 if let Err(error) = self.inner.unmap(held.base + start, CHUNK) {
                     held.arena.note_mapped(start..start + CHUNK);
@@ -231,6 +241,12 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
             held.stream = Some(request.stream);
         }
         let place = held.arena.find(request.bytes).ok_or(DriverError::OUT_OF_MEMORY)?;
+        match held.arena.in_the_way(&place) {
+            Some(0) => {}
+            // The steps before had memory elsewhere: no more than that has to go.
+            Some(_) => self.unmap_idle(held, |arena| arena.make_way(&place))?,
+            None => return Err(DriverError::OUT_OF_MEMORY),
+        }
         for range in &place.missing {
             self.inner.map(held.base + range.start, range.end - range.start)?;
             held.arena.note_mapped(range.clone());

@@ -150,3 +150,21 @@ fn a_device_without_virtual_memory_has_the_drivers_pools() {
     assert!(!driver.has_arenas() && !driver.has_pools());
     assert_eq!(PooledAllocator::new(driver, Mode::Pools).unwrap().mode(), Mode::Plain);
 }
+
+#[test]
+fn steps_of_other_shapes_share_a_tight_ceiling() {
+    let card = with_arenas(1);
+    card.open_model(MODEL);
+    let weights = card.open_model(OTHER);
+    free_all(&card, blocks(&card, weights, 1, 50 * MIB)); // cached beside, and nobody's business
+    let before = card.reserved();
+    for (small, large) in [(5, 30), (1, 38), (5, 30)] {
+        let step = card.begin_step(MODEL, Bytes::mib(40)).unwrap();
+        let held = [blocks(&card, step, small, 2 * MIB), blocks(&card, step, 1, large * MIB)].concat();
+        assert_eq!(card.workspace().reserved, Bytes::mib(40));
+        free_all(&card, held);
+        let books = card.end_step(step);
+        assert_eq!((books.shortfall, books.used.retried), (None, 0));
+    }
+    assert_eq!((card.snapshot().trims, card.reserved()), (0, before + Bytes::mib(40)));
+}
