@@ -5,6 +5,7 @@
 //! [`Card`] a process: what is interposed is the process's.
 
 mod driver;
+mod virtual_memory;
 mod interpose;
 mod card;
 mod context;
