@@ -78,8 +78,8 @@ impl<D: PoolDriver> PooledAllocator<D> {
         }
     }
 
-    /// The driver takes a whole cache of a pool of its own when another needs memory: more than was needed, at a thousand times the
-    /// price. So what is needed is returned before.
+    /// Where pools are the driver's it takes a whole pool's cache when another needs memory: more than was needed, at a
+    /// thousand times the price. So what is needed is returned before.
     fn make_room(&self, bytes: u64) {
         let needed = bytes.saturating_add(GRANULE);
         let Ok(memory) = self.driver.memory() else { return };

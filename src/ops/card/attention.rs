@@ -120,16 +120,13 @@ pub(crate) fn attention_by(
 ) -> Result<()> {
     let (tokens, width) = out.dims2()?;
     let (size, dtype) = (width / heads, out.dtype());
-    let Some(index) = HEAD_SIZES.iter().position(|known| *known == size) else {
-        bail!("attention is compiled for heads of {HEAD_SIZES:?} values, not of {size}");
-    };
+    let Attention(known) = operations.attention_of(dtype, size)?;
     if layout.tiles == 0 {
         return Ok(());
     }
     if 3 * width * tokens > u32::MAX as usize {
         bail!("{tokens} tokens are more than attention indexes");
     }
-    let Attention(known) = &operations.functions(dtype)?.attention[index];
     let found = known.iter().find(|(known, _)| kernels.is_none_or(|wanted| wanted == *known));
     let Some((_, forms)) = found else {
         bail!("heads of {size} have no such kernels of attention on this card: {kernels:?}");
@@ -154,10 +151,15 @@ impl Operations {
     /// The kernels of attention for heads of this size, the one that is used first.
     ///
     /// # Errors
-    /// If there are none for this dtype.
+    /// If there are none for this dtype and size.
     pub(crate) fn attention_kernels(&self, dtype: DType, size: usize) -> Result<Vec<AttentionKernels>> {
-        let index = HEAD_SIZES.iter().position(|known| *known == size);
-        let Some(index) = index else { return Ok(Vec::new()) };
-        Ok(self.functions(dtype)?.attention[index].0.iter().map(|(kernels, _)| *kernels).collect())
+        Ok(self.attention_of(dtype, size)?.0.iter().map(|(kernels, _)| *kernels).collect())
+    }
+
+    fn attention_of(&self, dtype: DType, size: usize) -> Result<&Attention> {
+        let Some(index) = HEAD_SIZES.iter().position(|known| *known == size) else {
+            bail!("attention is compiled for heads of {HEAD_SIZES:?} values, not of {size}");
+        };
+        Ok(&self.functions(dtype)?.attention[index])
     }
 }
