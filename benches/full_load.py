@@ -241,6 +241,7 @@ class Watch:
     """Memory from outside, every 10 ms on a thread of its own."""
 
     peak = samples = 0
+    parts_at_peak = {}
 
     def watching(self, server):
         self.server, self.stop = server, threading.Event()
@@ -256,8 +257,10 @@ class Watch:
 
     def sample(self):
         while not self.stop.wait(0.01):
-            self.peak = max(self.peak, self.now(self.server))
+            now = self.now(self.server)
             self.samples += 1
+            if now > self.peak:
+                self.peak, self.parts_at_peak = now, parts(self.server.metrics())
 
 
 class Resident(Watch):
@@ -277,10 +280,11 @@ class Card(Watch):
     """What the card has given out since this process has had its context: all of it to the server, on a card of its own."""
 
     def allowed(self, budget, _, metrics):
-        parts = {part.group(1): value for series, value in metrics.items()
-                 if series.startswith("plimsoll_device_") and (part := re.search(r'part="(\w+)"', series))}
-        print("parts, as the server says: " + ", ".join(f"{part} {value / MIB:.1f}" for part, value in parts.items() if part != "free"))
-        return budget + parts["fixed"]
+        at_the_end = parts(metrics)
+        for when, found in (("at the end", at_the_end), ("just after the peak", self.parts_at_peak)):
+            shown = ", ".join(f"{part} {value / MIB:.1f}" for part, value in found.items() if part != "free")
+            print(f"parts {when}, as the server says: {shown}")
+        return budget + at_the_end["fixed"]
 
     def __init__(self):
         self.driver = ctypes.CDLL("libcuda.so.1")
@@ -303,6 +307,12 @@ class Card(Watch):
 
     def now(self, _):
         return self.used() - self.before
+
+
+def parts(metrics):
+    """What of the card is whose, in bytes, by the server's metrics; empty on a CPU."""
+    return {part.group(1): value for series, value in metrics.items()
+            if series.startswith("plimsoll_device_") and (part := re.search(r'part="(\w+)"', series))}
 
 
 def load(server, folder, names):

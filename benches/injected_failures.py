@@ -43,15 +43,15 @@ parser.add_argument("--seed", type=int, default=7)
 parser.add_argument("--probability", type=float, default=0.05)
 parser.add_argument("--above", default="64MiB")
 parser.add_argument("--lengths", default="encode")
-parser.add_argument("--profiles", help="folder of kept profiles")
+parser.add_argument("--profiles", help="folder of kept profiles; what it lacks is measured first, where nothing fails")
 args = parser.parse_args()
 
 
 def main():
-    verdicts = []
+    verdicts, profiles = [], profile()
     rungs_of_both = {"trim": 0, "halve": 0}
     for kind in (f"random:{args.probability}:{args.seed}", f"above:{args.above}"):
-        failed, hits, rungs, cycles = run(kind)
+        failed, hits, rungs, cycles = run(kind, profiles)
         total = sum(hits.values())
         print(f"\n--fail-allocations {kind}: {failed} failed calls; {cycles} loads and unloads beside them")
         print(f"  allocations that failed: {total}, for " + ", ".join(f"{name} {count}" for name, count in hits.items()))
@@ -64,14 +64,23 @@ def main():
     return 0 if all(verdicts) else 1
 
 
-def run(kind):
+def profile():
+    """Measures the models before anything fails: a server would measure between its steps, and the failures would be the
+    measurement's."""
+    folder = args.profiles or tempfile.mkdtemp(prefix="plimsoll-profiles-")
+    for name in args.models.split(","):
+        subprocess.run([args.plimsoll, "profile", name, "--device", "cuda", "--models", args.repository, "--profile-dir", folder],
+                       check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def run(kind, profiles):
     folder = tempfile.mkdtemp(prefix="plimsoll-failures-")
     ports = [free_port(), free_port()]
     log = open(os.path.join(folder, "server.log"), "w")
-    options = ["--profile-dir", args.profiles] if args.profiles else []
     server = subprocess.Popen(
         [args.plimsoll, "serve", "--device", "cuda", "--models", args.repository, "--grpc-port", str(ports[0]),
-         "--metrics-port", str(ports[1]), "--fail-allocations", kind, *options], stdout=log, stderr=log)
+         "--metrics-port", str(ports[1]), "--fail-allocations", kind, "--profile-dir", profiles], stdout=log, stderr=log)
     try:
         names = args.models.split(",")
         wait_ready(server, ports[1], log.name)

@@ -11,7 +11,7 @@ use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module, Result, Tensor};
 use candle_nn::ops::softmax_last_dim;
 use plimsoll::device::cpu::CpuDevice;
-use plimsoll::device::{Executor, Loaded, OnShortfall, Order, Ran, Released, Report, Run, RunPurpose};
+use plimsoll::device::{Executor, Loaded, Need, OnShortfall, Order, Ran, Released, Report, Run, RunPurpose};
 use plimsoll::memory::{Axes, Axis, Outcome, Readings, ShapeKind};
 use plimsoll::model::{Batch, Fault, Model, Output, TokenRow};
 use plimsoll::units::{Bytes, ModelId, StepId};
@@ -110,13 +110,12 @@ impl Bench {
         let row = Arc::new(TokenRow { ids: (0..length as u32).collect(), types: Vec::new() });
         let batch = Batch::Tokens(vec![row; rows]);
         // Nothing is predicted here, so the device has nothing to check before the step.
-        let (predicted, evictable) = (Bytes::ZERO, Vec::new());
+        let (need, evictable) = (Need { ceiling, ..Need::WHATEVER }, Vec::new());
         let run = Run {
             step: StepId::new(0),
             model,
             batch,
-            predicted,
-            ceiling,
+            need,
             purpose: RunPurpose::Serve,
             on_shortfall: OnShortfall::Ladder,
             evictable,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use plimsoll::config::{Dtype, ModelConfig, Source};
 use plimsoll::device::cpu::CpuDevice;
 use plimsoll::device::trace::{Holder, Trace};
-use plimsoll::device::{Executor, OnShortfall, Order, Ran, Report, Run, RunPurpose};
+use plimsoll::device::{Executor, Need, OnShortfall, Order, Ran, Report, Run, RunPurpose};
 use plimsoll::memory::{Outcome, Readings};
 use plimsoll::model::{Batch, Blueprint, DeviceForm, Kernels, ModelFiles, TokenRow};
 use plimsoll::units::{Bytes, ModelId, StepId};
@@ -46,13 +46,12 @@ impl Bench {
     fn trace(&self, lengths: &[u32]) -> Ran {
         let row = |length: &u32| Arc::new(TokenRow { ids: (0..*length).map(|at| 5 + at).collect(), types: Vec::new() });
         let batch = Batch::Tokens(lengths.iter().map(row).collect());
-        let (step, ceiling, evictable) = (StepId::new(0), Bytes::MAX, Vec::new());
+        let (step, evictable) = (StepId::new(0), Vec::new());
         let run = Run {
             step,
             model: MODEL,
             batch,
-            predicted: Bytes::ZERO,
-            ceiling,
+            need: Need::WHATEVER,
             purpose: RunPurpose::Trace,
             on_shortfall: OnShortfall::Ladder,
             evictable,

@@ -83,7 +83,8 @@ fn kept_profile(store: &ProfileStore, device: &dyn Device, blueprint: &Blueprint
     let card = blueprint.card();
     let facts = device.profile_facts(blueprint.content_key(), card.dtype.as_str(), card.length_max);
     let table = store.load(&facts).ok()??;
-    Profile::from_table(&table, &blueprint.axes(), device.slack()).ok()
+    let axes = blueprint.axes();
+    Profile::from_table(&table, &axes, device.slack(axes.kind)).ok()
 }
 
 fn write(out: &mut impl Write, names: &[String], plan: &FitPlan) -> io::Result<()> {

@@ -2,6 +2,7 @@
 
 use super::trace::Recording;
 use super::{LoadFailure, Patience, Shortfall};
+use crate::memory::Lease;
 use crate::model::Fault;
 use crate::units::{Bytes, ModelId};
 
@@ -87,9 +88,20 @@ pub struct Need {
     pub predicted: Bytes,
     /// Peak workspace that it may have.
     pub ceiling: Bytes,
+    /// What is set aside beside that for what earlier steps have left.
+    pub leftovers: Bytes,
+}
+
+impl From<&Lease> for Need {
+    fn from(lease: &Lease) -> Need {
+        Need { predicted: lease.predicted, ceiling: lease.ceiling, leftovers: lease.leftovers }
+    }
 }
 
 impl Need {
+    /// For a step that may have all that there is.
+    pub const WHATEVER: Need = Need { predicted: Bytes::ZERO, ceiling: Bytes::MAX, leftovers: Bytes::MAX };
+
     /// Whether a device that can give so many bytes now can give what is predicted.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use super::Need;
 use crate::model::{Batch, Model};
 use crate::units::{Bytes, ModelId, StepId};
 
@@ -62,10 +63,8 @@ pub struct Run {
     pub model: ModelId,
     /// Its rows.
     pub batch: Batch,
-    /// Peak workspace that the profile predicts: the step does not start while the device cannot give so much.
-    pub predicted: Bytes,
-    /// Peak workspace that its lease allows.
-    pub ceiling: Bytes,
+    /// What its lease says: the step does not start while the device cannot give what is predicted.
+    pub need: Need,
     /// What it is run for.
     pub purpose: RunPurpose,
     /// What happens when a served step runs short.

@@ -5,7 +5,7 @@ use std::io;
 use super::profile_store::ProfileFacts;
 use super::statistics::DeviceSnapshot;
 use super::{Executor, Patience};
-use crate::memory::{Reading, Slack, Terms};
+use crate::memory::{Reading, ShapeKind, Slack, Terms};
 use crate::model::DeviceForm;
 use crate::units::{Bytes, Timestamp};
 
@@ -29,8 +29,8 @@ pub trait Device: Executor {
     /// As [`Device::reading`].
     fn snapshot(&self) -> io::Result<DeviceSnapshot>;
 
-    /// What is added to the predictions of its profiles.
-    fn slack(&self) -> Slack;
+    /// What is added to the predictions of its profiles for models whose steps are of this kind.
+    fn slack(&self, steps: ShapeKind) -> Slack;
 
     /// How it hands out memory.
     fn terms(&self) -> Terms;

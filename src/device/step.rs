@@ -81,8 +81,8 @@ impl<H: Hardware> StepRunner<'_, H> {
     /// rows that it concerns.
     pub(super) fn run(&mut self, run: Run) -> Progress {
         let started = Instant::now();
-        let Run { step, model, batch, predicted, ceiling, purpose, on_shortfall, evictable } = run;
-        let need = Need { predicted, ceiling };
+        let Run { step, model, batch, need, purpose, on_shortfall, evictable } = run;
+        let ceiling = need.ceiling;
         let rows = batch.rows();
         let summary = match purpose {
             RunPurpose::Serve => match self.serve(model, batch, need, (on_shortfall, evictable)) {

@@ -155,7 +155,8 @@ impl Core {
                 self.rig.model_metrics(model).loaded(loaded.time);
                 let blueprint = self.life(model).blueprint.clone().expect("only models with a blueprint are loaded");
                 let stored = self.rig.stored_profile(&blueprint);
-                let profile = stored.unwrap_or_else(|| Profile::new(loaded.axes, self.rig.slack()));
+                let slack = self.rig.slack(&loaded.axes);
+                let profile = stored.unwrap_or_else(|| Profile::new(loaded.axes, slack));
                 self.scheduler.lane_ready(now, model, profile);
                 self.note_least_workspace(model);
                 if !self.life(model).unload_waiters.is_empty() {

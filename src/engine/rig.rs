@@ -6,8 +6,8 @@ use crossbeam_channel::{Sender, bounded};
 
 use crate::device::profile_store::{ProfileFacts, ProfileStore};
 use crate::device::statistics::DeviceSnapshot;
-use crate::device::{Device, Loader, OnShortfall, Order, Patience, Run, RunPurpose};
-use crate::memory::{Lease, Profile, Reading, Slack, Table};
+use crate::device::{Device, Loader, Need, OnShortfall, Order, Patience, Run, RunPurpose};
+use crate::memory::{Axes, Lease, Profile, Reading, Slack, Table};
 use crate::model::{Batch, Blueprint};
 use crate::scheduler::{Purpose, Step};
 use crate::telemetry::{DeviceMetrics, ModelMetrics};
@@ -56,8 +56,8 @@ impl Rig {
         &self.name
     }
 
-    pub(super) fn slack(&self) -> Slack {
-        self.device.slack()
+    pub(super) fn slack(&self, axes: &Axes) -> Slack {
+        self.device.slack(axes.kind)
     }
 
     /// Whether the device makes use of a step that is queued behind another.
@@ -112,16 +112,16 @@ impl Rig {
             Purpose::Serve => RunPurpose::Serve,
             Purpose::Probe => RunPurpose::Measure,
         };
-        let (predicted, ceiling) = (step.lease.predicted, step.lease.ceiling);
+        let need = Need::from(&step.lease);
         let (step, model, on_shortfall) = (step.id, step.model, self.on_shortfall);
-        self.order(Order::Run(Run { step, model, batch, predicted, ceiling, purpose, on_shortfall, evictable }));
+        self.order(Order::Run(Run { step, model, batch, need, purpose, on_shortfall, evictable }));
     }
 
     /// Sends made-up rows of which the blocks are recorded. Answered by `Report::Ran`.
     pub(super) fn trace(&self, step: StepId, lease: &Lease, batch: Batch) {
-        let (model, predicted, ceiling) = (lease.model, lease.predicted, lease.ceiling);
+        let (model, need) = (lease.model, Need::from(lease));
         let (purpose, on_shortfall, evictable) = (RunPurpose::Trace, self.on_shortfall, Vec::new());
-        self.order(Order::Run(Run { step, model, batch, predicted, ceiling, purpose, on_shortfall, evictable }));
+        self.order(Order::Run(Run { step, model, batch, need, purpose, on_shortfall, evictable }));
     }
 
     /// Sends a load that may take up to `ceiling`. Answered by `Report::Loaded`.
@@ -164,7 +164,8 @@ impl Rig {
                 return None;
             }
         };
-        match Profile::from_table(&table, &blueprint.axes(), self.slack()) {
+        let axes = blueprint.axes();
+        match Profile::from_table(&table, &axes, self.slack(&axes)) {
             Ok(profile) => Some(profile),
             Err(error) => {
                 tracing::warn!(model = name.as_str(), "the stored profile is measured anew: {error}");

@@ -17,6 +17,9 @@ pub struct Lease {
     pub ceiling: Bytes,
     /// Growth of the KV cache, exact, apart from the workspace; zero for models without one.
     pub kv: Bytes,
+    /// What earlier steps may have left in the workspace, set aside beside the ceiling: what is found out later has no room
+    /// there.
+    pub leftovers: Bytes,
 }
 
 /// What really happened in a step.

@@ -20,4 +20,7 @@ pub struct Reading {
     pub workspace_cached: Bytes,
     /// Scratch of libraries, thread stacks and whatever is charged to no model.
     pub library: Bytes,
+    /// What a step may find of earlier ones in the workspace, as far as is known: it may hold so much beside its ceiling,
+    /// since whatever of it is charged to no model is in `library`.
+    pub leftovers: Bytes,
 }

@@ -253,6 +253,7 @@ impl World {
             workspace_reserved: self.workspace,
             workspace_cached: if !self.running.is_empty() { Bytes::ZERO } else { self.workspace },
             library: Bytes::ZERO,
+            leftovers: Bytes::ZERO,
         }
     }
 

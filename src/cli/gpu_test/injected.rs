@@ -11,7 +11,7 @@ use super::stage::Stage;
 use crate::device::cuda::{CardSettings, CudaDevice};
 use crate::device::drill::{DrillModel, DrillSettings};
 use crate::device::pools::Failures;
-use crate::device::{Executor, Loader, OnShortfall, Order, Report, Run, RunPurpose};
+use crate::device::{Executor, Loader, Need, OnShortfall, Order, Report, Run, RunPurpose};
 use crate::memory::{Readings, Rungs};
 use crate::model::{Batch, Model, TokenRow};
 use crate::units::{Bytes, ModelId, StepId};
@@ -43,8 +43,7 @@ pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
             step: StepId::new(step),
             model,
             batch: batch(),
-            predicted: ROW * u64::from(ROWS),
-            ceiling: Bytes::MAX,
+            need: Need { predicted: ROW * u64::from(ROWS), ..Need::WHATEVER },
             purpose: RunPurpose::Serve,
             on_shortfall: OnShortfall::Ladder,
             evictable: Vec::new(),

@@ -19,11 +19,11 @@ struct Bar {
 }
 
 impl Bar {
-    /// For a device that takes memory in pieces of this size.
+    /// For a device of which this much is taken at a time, or is added to every prediction.
     fn of(granule: Bytes) -> Bar {
         let (ratio, judged_from) = match granule < Bytes::mib(1) {
             true => (1.15, Bytes::mib(1)),
-            false => (1.10, (granule * 8).max(Bytes::mib(32))),
+            false => (1.10, (granule * 16).min(Bytes::mib(256))),
         };
         Bar { ratio, judged_from, below: granule * 2 }
     }

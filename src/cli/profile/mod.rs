@@ -107,7 +107,8 @@ pub fn run(args: ProfileArgs) -> anyhow::Result<ExitCode> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let verdict = check::write(&mut out, &checked, session.terms().granule, args.seed)?;
+    let granule = session.terms().granule.max(session.slack().constant);
+    let verdict = check::write(&mut out, &checked, granule, args.seed)?;
     Ok(if verdict.under == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow, bail};
 
 use crate::device::profile_store::ProfileFacts;
 use crate::device::trace::Trace;
-use crate::device::{self, Device, Loader, OnShortfall, Order, Ran, Report, Run, RunPurpose, StartOptions};
+use crate::device::{self, Device, Loader, Need, OnShortfall, Order, Ran, Report, Run, RunPurpose, StartOptions};
 use crate::memory::{Measured, Outcome, ProbeRuns, Shape, Slack, Terms};
 use crate::model::{Batch, Blueprint};
 use crate::units::{Bytes, ModelId, StepId};
@@ -56,7 +56,7 @@ impl Session {
     }
 
     pub(super) fn slack(&self) -> Slack {
-        self.device.slack()
+        self.device.slack(self.blueprint().axes().kind)
     }
 
     pub(super) fn terms(&self) -> Terms {
@@ -98,8 +98,7 @@ impl Session {
             step,
             model: MODEL,
             batch: Batch::made_up(shape),
-            predicted: Bytes::ZERO,
-            ceiling: Bytes::MAX,
+            need: Need::WHATEVER,
             purpose,
             on_shortfall: OnShortfall::Ladder,
             evictable: Vec::new(),

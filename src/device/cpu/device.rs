@@ -12,7 +12,7 @@ use super::threads::compute_threads;
 use crate::device::profile_store::ProfileFacts;
 use crate::device::statistics::{DeviceSnapshot, Statistics, Use, WorkspaceUse};
 use crate::device::{Device, DeviceThread, Executor, Kind, Order, Report, Stopped};
-use crate::memory::{Reading, Readings, Slack, Terms};
+use crate::memory::{Reading, Readings, ShapeKind, Slack, Terms};
 use crate::model::DeviceForm;
 use crate::units::{Bytes, ModelId, Timestamp};
 
@@ -68,6 +68,7 @@ impl CpuDevice {
             workspace_reserved: cache.reserved(),
             workspace_cached: Bytes::new(cache.cached),
             library: library_of_nobody(),
+            leftovers: Bytes::ZERO,
         })
     }
 
@@ -146,7 +147,7 @@ impl Device for CpuDevice {
         CpuDevice::snapshot(self)
     }
 
-    fn slack(&self) -> Slack {
+    fn slack(&self, _: ShapeKind) -> Slack {
         Slack::CPU
     }
 

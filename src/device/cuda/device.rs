@@ -13,7 +13,7 @@ use crate::device::pools::DriverError;
 use crate::device::profile_store::ProfileFacts;
 use crate::device::statistics::{CardUse, DeviceSnapshot, Statistics, Use, WorkspaceUse};
 use crate::device::{Device, DeviceThread, Executor, Kind, Order, Patience, Report, Stopped};
-use crate::memory::{Reading, Readings, Slack, Terms};
+use crate::memory::{Reading, Readings, ShapeKind, Slack, Terms};
 use crate::model::DeviceForm;
 use crate::units::{Bytes, Timestamp};
 
@@ -104,6 +104,7 @@ impl Device for CudaDevice {
             workspace_cached: workspace.cached,
             // What steps leave is nobody's to give away either.
             library: allocator.library() + allocator.left(),
+            leftovers: allocator.leftovers(),
         })
     }
 
@@ -147,8 +148,12 @@ impl Device for CudaDevice {
         })
     }
 
-    fn slack(&self) -> Slack {
-        Slack::CUDA
+    fn slack(&self, steps: ShapeKind) -> Slack {
+        match steps {
+            // Only the framework's operations need padding here.
+            ShapeKind::Padded => Slack::CUDA_FRAMEWORK,
+            ShapeKind::Ragged | ShapeKind::Generate => Slack::CUDA,
+        }
     }
 
     fn terms(&self) -> Terms {

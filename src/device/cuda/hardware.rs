@@ -179,7 +179,7 @@ impl Hardware for Cuda {
             need.check(available)?;
         }
         let allocator = self.card.allocator();
-        let Some(slot) = allocator.begin_step(model, need.ceiling) else {
+        let Some(slot) = allocator.begin_step(model, need) else {
             let fault = Fault::Model { message: format!("{model} has no books on this device") };
             return Ok((Err(fault), StepUse::default()));
         };

@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::arena::{Arena, CHUNK};
+use super::arena::{Arena, CHUNK, Lying};
 use super::pointers::PointerMap;
 use super::{DriverError, Memory, Pointer, PoolDriver, Request};
 use crate::device::Kind;
@@ -64,8 +64,8 @@ struct Held<S> {
     arena: Arena,
     /// In whose order its memory is used.
     stream: Option<S>,
-    /// Bytes of each block, by its start.
-    blocks: PointerMap<u64>,
+    /// Where each block lies, by its address.
+    blocks: PointerMap<Lying>,
     /// It goes with its last block.
     doomed: bool,
 }
@@ -171,8 +171,8 @@ impl<D: VirtualMemory> Arenas<D> {
         if stream.is_none() || stream != held.stream {
             self.inner.synchronize()?;
         }
-        let bytes = held.blocks.remove(&pointer).ok_or(DriverError::INVALID_VALUE)?;
-        held.arena.leave(pointer - held.base, bytes);
+        let lying = held.blocks.remove(&pointer).ok_or(DriverError::INVALID_VALUE)?;
+        held.arena.leave(lying);
         self.dismiss(all, number)
     }
 }
@@ -240,7 +240,7 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
             }
             held.stream = Some(request.stream);
         }
-        let place = held.arena.find(request.bytes).ok_or(DriverError::OUT_OF_MEMORY)?;
+        let place = held.arena.find(request.bytes, request.lasts).ok_or(DriverError::OUT_OF_MEMORY)?;
         match held.arena.in_the_way(&place) {
             Some(0) => {}
             // The steps before had memory elsewhere: no more than that has to go.
@@ -251,9 +251,9 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
             self.inner.map(held.base + range.start, range.end - range.start)?;
             held.arena.note_mapped(range.clone());
         }
-        held.arena.enter(&place);
         let pointer = held.base + place.start;
-        held.blocks.insert(pointer, request.bytes);
+        let lying = held.arena.enter(&place);
+        held.blocks.insert(pointer, lying);
         Ok(pointer)
     }
 
@@ -314,10 +314,10 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
         }
     }
 
-    fn touched(&self, pool: Self::Pool) -> u64 {
+    fn held(&self, pool: Self::Pool) -> u64 {
         match pool {
-            ArenaPool::Driver(pool) => self.inner.touched(pool),
-            ArenaPool::Arena(number) => self.of(number, Arena::touched, 0),
+            ArenaPool::Driver(pool) => self.inner.held(pool),
+            ArenaPool::Arena(number) => self.of(number, Arena::held, 0),
         }
     }
 

@@ -30,6 +30,8 @@ pub struct Request<S> {
     pub stream: S,
     /// Whose it will be. Only a driver that fails on purpose looks at it.
     pub kind: Kind,
+    /// Whether it may outlive its step: then it should not lie where the next steps want theirs.
+    pub lasts: bool,
 }
 
 /// What the device says about all of its memory.
@@ -90,7 +92,7 @@ pub trait PoolDriver: Send + Sync {
     /// If the driver refuses.
     fn trim(&self, pool: Self::Pool, reserved: u64) -> Result<(), DriverError>;
     /// From now on a pool takes no more memory than to hold `reserved` bytes, and holds no more if what lives in it allows
-    /// it; what is touched is counted anew. A driver whose pools know no bounds does nothing.
+    /// it; what is held is counted anew. A driver whose pools know no bounds does nothing.
     ///
     /// # Errors
     /// If the driver refuses.
@@ -103,9 +105,9 @@ pub trait PoolDriver: Send + Sync {
         let _ = (pool, reserved);
         false
     }
-    /// Bytes of the pool that something has been placed in since [`PoolDriver::bound`], by what a pool takes at a time: what
-    /// a pool would have to hold for it. 0 where nobody counts.
-    fn touched(&self, pool: Self::Pool) -> u64 {
+    /// The most that what was placed in the pool since [`PoolDriver::bound`] has held at once, by what a pool takes at a
+    /// time: what a pool would have to hold for it. 0 where nobody counts.
+    fn held(&self, pool: Self::Pool) -> u64 {
         let _ = pool;
         0
     }

@@ -151,8 +151,8 @@ impl<D: PoolDriver> PoolDriver for FailingDriver<D> {
         self.inner.could_bound(pool, reserved)
     }
 
-    fn touched(&self, pool: D::Pool) -> u64 {
-        self.inner.touched(pool)
+    fn held(&self, pool: D::Pool) -> u64 {
+        self.inner.held(pool)
     }
 
     #[inline]

@@ -1,13 +1,13 @@
 //! The lives of models and of steps: from an open account to nothing left.
 
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 
 use super::arena::CHUNK;
 use super::books::{Closed, Slot};
 use super::tally::OutOfMemory;
 use super::{Mode, PoolDriver, PooledAllocator};
 use crate::device::trace::{Recorder, Recording};
-use crate::device::{Kind, Resident, StepUse};
+use crate::device::{Kind, Need, Resident, StepUse};
 use crate::units::{Bytes, ModelId};
 
 /// What a step used, and why it got no more if it did not.
@@ -41,15 +41,13 @@ impl Leftovers {
         self.current.max(self.before)
     }
 
-    /// A step finds so much: the part of it that was known of.
-    fn find(&mut self, found: u64) -> u64 {
-        let known = found.min(self.most());
+    /// A step finds so much.
+    fn find(&mut self, found: u64) {
         if self.steps == Leftovers::WINDOW_STEPS {
             (self.before, self.current, self.steps) = (self.current, 0, 0);
         }
         self.steps += 1;
         self.current = self.current.max(found);
-        known
     }
 }
 
@@ -113,17 +111,19 @@ impl<D: PoolDriver> PooledAllocator<D> {
     }
 
     /// Starts a step of a model; the slot is its scope. A pool of ours holds no more workspace than the ceiling from now on,
-    /// and what earlier steps have left there, as far as [`PooledAllocator::left`] had room for it: whoever gave the step
-    /// its lease has set that aside.
-    pub fn begin_step(&self, model: ModelId, ceiling: Bytes) -> Option<Slot> {
+    /// and what earlier steps have left there, as far as that was set aside when the step got its lease. What
+    /// [`PooledAllocator::leftovers`] says now does not matter: steps in between may have taught it more.
+    pub fn begin_step(&self, model: ModelId, need: Need) -> Option<Slot> {
         let (slot, pool) = {
             let mut books = self.books();
             let slot = books.find(model, Kind::Workspace)?;
-            books.tally_mut(slot).restart(ceiling.get());
+            books.tally_mut(slot).restart(need.ceiling.get());
             (slot, books.pool_of(slot))
         };
         if let Some((_, pool)) = pool {
-            let most = ceiling.get().saturating_add(self.set_aside(self.driver.used(pool)));
+            let found = self.driver.used(pool).next_multiple_of(CHUNK);
+            self.known_leftovers().find(found);
+            let most = need.ceiling.get().saturating_add(found.min(need.leftovers.get()));
             if self.driver.could_bound(pool, most) {
                 // Here, where nobody waits for the pool.
                 self.wait();
@@ -135,17 +135,19 @@ impl<D: PoolDriver> PooledAllocator<D> {
         Some(slot)
     }
 
-    /// The part of what earlier steps have left that was known of.
-    fn set_aside(&self, found: u64) -> u64 {
-        self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).find(found.next_multiple_of(CHUNK))
+    fn known_leftovers(&self) -> MutexGuard<'_, Leftovers> {
+        self.leftovers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the next step may find of earlier ones in the workspace, as far as is known, beside what is charged to their
-    /// models now: results on their way to the host.
+    /// What the next step may find of earlier ones in the workspace, as far as is known: results on their way to the host.
+    pub fn leftovers(&self) -> Bytes {
+        Bytes::new(if self.mode == Mode::Pools { self.known_leftovers().most() } else { 0 })
+    }
+
+    /// The part of it that is charged to no model now.
     pub fn left(&self) -> Bytes {
         let charged = self.books().strays();
-        let most = self.leftovers.lock().unwrap_or_else(PoisonError::into_inner).most();
-        Bytes::new(if self.mode == Mode::Pools { most.saturating_sub(charged) } else { 0 })
+        self.leftovers().saturating_sub(Bytes::new(charged))
     }
 
     /// Takes down every block of the steps from now on, until [`PooledAllocator::take_recording`].
@@ -186,8 +188,8 @@ impl<D: PoolDriver> PooledAllocator<D> {
 
     /// What a step needed of its pool beside its blocks: blocks that come and go leave places that are too small for others.
     fn lost_between_blocks(&self, pool: Option<(u32, D::Pool)>, peak: u64) -> u64 {
-        let touched = pool.map_or(0, |(_, pool)| self.driver.touched(pool));
-        touched.saturating_sub(peak.next_multiple_of(CHUNK))
+        let held = pool.map_or(0, |(_, pool)| self.driver.held(pool));
+        held.saturating_sub(peak.next_multiple_of(CHUNK))
     }
 }
 
@@ -198,10 +200,12 @@ mod tests {
     #[test]
     fn what_was_left_once_is_forgotten() {
         let mut leftovers = Leftovers::new();
-        assert_eq!(leftovers.find(10 * CHUNK), Leftovers::AT_FIRST, "more was not known of");
-        assert_eq!((leftovers.find(3 * CHUNK), leftovers.most()), (3 * CHUNK, 10 * CHUNK));
+        assert_eq!(leftovers.most(), Leftovers::AT_FIRST);
+        leftovers.find(10 * CHUNK);
+        leftovers.find(3 * CHUNK);
+        assert_eq!(leftovers.most(), 10 * CHUNK);
         for _ in 0..2 * Leftovers::WINDOW_STEPS {
-            assert_eq!(leftovers.find(CHUNK), CHUNK);
+            leftovers.find(CHUNK);
         }
         assert_eq!(leftovers.most(), CHUNK);
     }

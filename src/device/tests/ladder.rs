@@ -104,7 +104,8 @@ fn a_measurement_above_its_ceiling_ends_at_once() {
     bench.load(model, settings());
     bench.room.store(10, Relaxed);
     let ceiling = Bytes::kib(200);
-    let run = Run { purpose: RunPurpose::Measure, ceiling, ..serve(model, rows(4, 4), Bytes::kib(256)) };
+    let mut run = Run { purpose: RunPurpose::Measure, ..serve(model, rows(4, 4), Bytes::kib(256)) };
+    run.need.ceiling = ceiling;
     let seen = bench.run(run).observed;
     assert_eq!((seen.outcome, seen.rungs), (Outcome::OutOfMemory, Rungs::default()));
 }

@@ -11,7 +11,7 @@ use crate::device::{
     Device, Executor, LoadFailure, Loaded, Order, Ran, Released, Report, RowFailure, Run, RunPurpose, Shortfall,
     Stopped,
 };
-use crate::memory::{Axes, Observed, Outcome, Reading, Rungs, Slack, Terms};
+use crate::memory::{Axes, Observed, Outcome, Reading, Rungs, ShapeKind, Slack, Terms};
 use crate::model::{Batch, DeviceForm, Fault};
 use crate::units::{Bytes, Micros, ModelId, Timestamp};
 
@@ -246,6 +246,7 @@ impl Device for FakeDevice {
             workspace_reserved: machine.cached,
             workspace_cached: machine.cached,
             library: Bytes::ZERO,
+            leftovers: Bytes::ZERO,
         })
     }
 
@@ -268,7 +269,7 @@ impl Device for FakeDevice {
         self.0.lock().unwrap().runs_ahead
     }
 
-    fn slack(&self) -> Slack {
+    fn slack(&self, _: ShapeKind) -> Slack {
         Slack::CPU
     }
 

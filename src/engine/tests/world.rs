@@ -152,6 +152,7 @@ impl World {
             workspace_reserved: Bytes::ZERO,
             workspace_cached: Bytes::ZERO,
             library: Bytes::ZERO,
+            leftovers: Bytes::ZERO,
         };
         let safety = Bytes::mib(1);
         let books = DeviceBooks {

@@ -106,12 +106,12 @@ impl Ledger {
         let (ceiling, turn) = (headroom.bytes.saturating_sub(kv), self.turn());
         self.library = reading.library;
         self.leases.push(InForce { model, predicted, ceiling, limit, library: reading.library, turn });
-        Ok(Lease { model, predicted, ceiling, kv })
+        Ok(Lease { model, predicted, ceiling, kv, leftovers: reading.leftovers })
     }
 
     /// Takes a lease back when its step has ended, however it ended.
     pub fn give_back(&mut self, lease: Lease, seen: &Observed) {
-        let Lease { model, predicted, ceiling, kv } = lease;
+        let Lease { model, predicted, ceiling, kv, leftovers: _ } = lease;
         let same = |other: &InForce| (other.model, other.predicted, other.ceiling) == (model, predicted, ceiling);
         if let Some(index) = self.leases.iter().position(same) {
             self.leases.remove(index);

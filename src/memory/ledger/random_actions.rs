@@ -132,6 +132,7 @@ impl World {
             workspace_reserved: Bytes::new(self.workspace),
             workspace_cached: Bytes::new(self.workspace),
             library: Bytes::new(LIBRARY),
+            leftovers: Bytes::ZERO,
         }
     }
 

@@ -37,6 +37,7 @@ pub(super) fn reading(free: u64, cached: u64) -> Reading {
         workspace_reserved: MIB * cached,
         workspace_cached: MIB * cached,
         library: Bytes::ZERO,
+        leftovers: Bytes::ZERO,
     }
 }
 

@@ -42,6 +42,9 @@ impl Slack {
     /// Of a GPU, whose pools take 2 MiB at a time. Where they are the driver's they take 32, which is the headroom's to
     /// respect: added here it would be as much as the whole step of a small model.
     pub const CUDA: Slack = Slack { ratio: 1.02, constant: Bytes::mib(2) };
+    /// Of a GPU where the framework allocates: its blocks come and go, and the chunks at the ends of those that live are
+    /// up to three more or fewer, from one shape to the next. (BERT's blocks placed for 300 shapes.)
+    pub const CUDA_FRAMEWORK: Slack = Slack { ratio: 1.02, constant: Bytes::mib(6) };
 
     /// The prediction for an interpolated peak.
     fn on(self, peak: u64) -> Bytes {

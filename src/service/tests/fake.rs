@@ -316,6 +316,7 @@ impl Operations for FakeEngine {
             workspace_reserved: Bytes::mib(40),
             workspace_cached: Bytes::mib(30),
             library: Bytes::mib(2),
+            leftovers: Bytes::ZERO,
         };
         let headroom = Headroom { bytes: Bytes::mib(55), bound: Bound::Budget };
         let books = ModelBooks {

@@ -95,7 +95,13 @@ mod tests {
             purpose,
             members: vec![Member { request: RequestId::new(1), work: Work::Row { index: 0 } }; 3],
             shape: Shape::Padded { rows: 3, length: 10 },
-            lease: Lease { model, predicted: Bytes::new(1000), ceiling: Bytes::new(1500), kv: Bytes::ZERO },
+            lease: Lease {
+                model,
+                predicted: Bytes::new(1000),
+                ceiling: Bytes::new(1500),
+                kv: Bytes::ZERO,
+                leftovers: Bytes::ZERO,
+            },
             reason: Reason::Memory,
             headroom: Bytes::new(1600),
             predicted_time: Micros::new(900),
@@ -252,6 +258,7 @@ mod tests {
                 workspace_reserved: Bytes::new(70),
                 workspace_cached: Bytes::new(30),
                 library: Bytes::new(5),
+                leftovers: Bytes::ZERO,
             },
         });
         device.allocator(AllocatorCounts { allocations: 10, frees: 8, trims: 1 });

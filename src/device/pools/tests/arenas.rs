@@ -3,17 +3,18 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
+use crate::ops::lasting;
 
 #[test]
 fn the_workspace_never_holds_more_than_a_step_may_have() {
     let card = with_arenas(1);
     card.open_model(MODEL);
-    let step = card.begin_step(MODEL, Bytes::mib(200)).unwrap();
+    let step = card.begin_step(MODEL, up_to(Bytes::mib(200))).unwrap();
     free_all(&card, blocks(&card, step, 3, 50 * MIB));
     card.end_step(step);
     assert_eq!(card.workspace().reserved, Bytes::mib(150));
     // The next one may have less: what is cached above it goes.
-    let step = card.begin_step(MODEL, Bytes::mib(60)).unwrap();
+    let step = card.begin_step(MODEL, up_to(Bytes::mib(60))).unwrap();
     assert_eq!(card.workspace().reserved, Bytes::mib(60));
     let held = blocks(&card, step, 2, 25 * MIB);
     free_all(&card, held[..1].iter().copied());
@@ -31,15 +32,16 @@ fn the_workspace_never_holds_more_than_a_step_may_have() {
 fn what_is_lost_between_blocks_counts_for_the_peak() {
     let card = with_arenas(1);
     card.open_model(MODEL);
-    let step = card.begin_step(MODEL, Bytes::MAX).unwrap();
-    let held = blocks(&card, step, 2, 20 * MIB);
-    free_all(&card, held[..1].iter().copied());
-    // It does not fit where the first was: 70 MiB have to be held for blocks of 50.
-    let third = blocks(&card, step, 1, 30 * MIB);
-    free_all(&card, held[1..].iter().copied().chain(third));
-    assert_eq!(card.end_step(step).used.peak, Bytes::mib(70));
+    let step = card.begin_step(MODEL, Need::WHATEVER).unwrap();
+    // Of each second one a part of a chunk lies between others that live.
+    let held = blocks(&card, step, 6, 3 * MIB);
+    free_all(&card, held.iter().step_by(2).copied());
+    let more = blocks(&card, step, 1, 12 * MIB);
+    free_all(&card, held.into_iter().skip(1).step_by(2).chain(more));
+    // 21 MiB in blocks at the most: 9 in three times two chunks, 12 in six behind those.
+    assert_eq!(card.end_step(step).used.peak, Bytes::mib(21) + Bytes::mib(24 - 22));
     // Without gaps it is the bytes themselves.
-    let step = card.begin_step(MODEL, Bytes::MAX).unwrap();
+    let step = card.begin_step(MODEL, Need::WHATEVER).unwrap();
     free_all(&card, blocks(&card, step, 2, 20 * MIB - 512));
     assert_eq!(card.end_step(step).used.peak, Bytes::new(40 * MIB - 1024));
 }
@@ -50,9 +52,9 @@ fn a_result_that_waits_is_in_no_steps_way() {
     let weights = card.open_model(MODEL);
     let mut results = Vec::new();
     for mib in [40, 50, 60] {
-        let step = card.begin_step(MODEL, Bytes::mib(64)).unwrap();
+        let step = card.begin_step(MODEL, up_to(Bytes::mib(64))).unwrap();
         let activations = blocks(&card, step, 1, mib * MIB);
-        results.extend(blocks(&card, step, 1, 300 << 10));
+        results.extend(lasting(|| blocks(&card, step, 1, 300 << 10)));
         free_all(&card, activations);
         let books = card.end_step(step);
         assert_eq!((books.shortfall, books.used.left), (None, Bytes::kib(300)));
@@ -69,18 +71,21 @@ fn a_result_that_waits_is_in_no_steps_way() {
 fn what_steps_leave_is_set_aside_before_it_is_there() {
     let card = with_arenas(1);
     card.open_model(MODEL);
-    let reserved = |ceiling: u64| {
-        let step = card.begin_step(MODEL, Bytes::mib(ceiling)).unwrap();
+    let lease = |ceiling: u64| Need { ceiling: Bytes::mib(ceiling), leftovers: card.leftovers(), ..Need::WHATEVER };
+    let reserved = |lease: Need| {
+        let step = card.begin_step(MODEL, lease).unwrap();
         while card.alloc(step, 2 * MIB, 1).is_ok() {}
         card.end_step(step);
         card.reserved()
     };
     assert_eq!(card.left(), Bytes::mib(4));
-    // All of it is left, and 4 MiB were known of.
-    assert_eq!(reserved(20), Bytes::mib(20));
+    // All of it is left, and 4 MiB were known of when the leases were given.
+    let leases = [20, 8, 18].map(lease);
+    assert_eq!(reserved(leases[0]), Bytes::mib(20));
     assert_eq!(card.left(), Bytes::ZERO, "it is charged to its model");
-    assert_eq!(reserved(8), Bytes::mib(20), "nothing can be returned, and nothing is added");
-    assert_eq!(reserved(10), Bytes::mib(30), "now it is known");
+    assert_eq!(reserved(leases[1]), Bytes::mib(20), "nothing can be returned, and nothing is added");
+    assert_eq!(reserved(leases[2]), Bytes::mib(22), "what was learnt since has no room in what it was given");
+    assert_eq!(reserved(lease(10)), Bytes::mib(30), "20 MiB were found by now");
 }
 
 #[test]
@@ -106,7 +111,7 @@ fn another_stream_waits_for_the_device() {
 fn a_pool_that_is_destroyed_early_goes_with_its_last_block() {
     let driver = Arenas::new(Simulated::new(1 << 30));
     let pool = driver.create_pool().unwrap();
-    let request = Request { bytes: 3 * MIB, stream: 1, kind: Kind::Weights };
+    let request = Request { bytes: 3 * MIB, stream: 1, kind: Kind::Weights, lasts: false };
     let held = [driver.alloc(Some(pool), request).unwrap(), driver.alloc(Some(pool), request).unwrap()];
     // As when another thread has taken the last block out of the books, and has not freed it yet.
     assert_eq!(driver.destroy_pool(pool), Ok(()));
@@ -119,7 +124,7 @@ fn a_pool_that_is_destroyed_early_goes_with_its_last_block() {
 fn memory_that_the_driver_does_not_take_back_stays_memory() {
     let driver = Arenas::new(Simulated::new(1 << 30));
     let pool = driver.create_pool().unwrap();
-    let request = Request { bytes: 8 * MIB, stream: 1, kind: Kind::Workspace };
+    let request = Request { bytes: 8 * MIB, stream: 1, kind: Kind::Workspace, lasts: false };
     driver.free(driver.alloc(Some(pool), request).unwrap(), 1).unwrap();
     driver.inner().work();
     let calls = || driver.inner().calls.load(Relaxed);
@@ -159,7 +164,7 @@ fn steps_of_other_shapes_share_a_tight_ceiling() {
     free_all(&card, blocks(&card, weights, 1, 50 * MIB)); // cached beside, and nobody's business
     let before = card.reserved();
     for (small, large) in [(5, 30), (1, 38), (5, 30)] {
-        let step = card.begin_step(MODEL, Bytes::mib(40)).unwrap();
+        let step = card.begin_step(MODEL, up_to(Bytes::mib(40))).unwrap();
         let held = [blocks(&card, step, small, 2 * MIB), blocks(&card, step, 1, large * MIB)].concat();
         assert_eq!(card.workspace().reserved, Bytes::mib(40));
         free_all(&card, held);

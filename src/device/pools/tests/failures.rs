@@ -18,7 +18,7 @@ fn day<D: OverSimulation>(card: &PooledAllocator<D>) -> bool {
             }
         }
         card.settle_model(weights);
-        let step = card.begin_step(model, Bytes::mib(100)).expect("it is open");
+        let step = card.begin_step(model, up_to(Bytes::mib(100))).expect("it is open");
         let mut activations = Vec::new();
         for bytes in [MIB, 50 * MIB, 2 * MIB] {
             match card.alloc(step, bytes, 1) {
@@ -83,7 +83,7 @@ fn a_driver_that_keeps_failing_leaves_a_record_and_nothing_else() {
     assert_eq!(card.alloc(weights, MIB, 1), Err(DriverError::OUT_OF_MEMORY));
     let record = card.take_shortfall(weights).unwrap();
     assert_eq!((record.cause, record.requested, record.held), (Cause::Driver, Bytes::mib(1), Bytes::ZERO));
-    let step = card.begin_step(MODEL, Bytes::MAX).unwrap();
+    let step = card.begin_step(MODEL, Need::WHATEVER).unwrap();
     assert!(card.alloc(step, MIB, 1).is_err());
     assert_eq!(card.end_step(step).shortfall.unwrap().owner.kind, Kind::Workspace);
     // A load is tried four times, a step twice: it has the ladder above it.
@@ -100,7 +100,7 @@ fn random_failures_repeat_with_their_seed_and_are_cured() {
         card.open_model(MODEL);
         let (mut cured, mut failed) = (0, 0);
         for _ in 0..200 {
-            let step = card.begin_step(MODEL, Bytes::MAX).unwrap();
+            let step = card.begin_step(MODEL, Need::WHATEVER).unwrap();
             let held: Vec<_> = (0..10).filter_map(|_| card.alloc(step, MIB, 1).ok()).collect();
             free_all(&card, held);
             let books = card.end_step(step);
@@ -123,7 +123,7 @@ fn failures_above_a_size_are_the_steps() {
     let card = PooledAllocator::new(failing, Mode::Pools).unwrap();
     let weights = card.open_model(MODEL);
     free_all(&card, blocks(&card, weights, 1, 9 * MIB));
-    let step = card.begin_step(MODEL, Bytes::MAX).unwrap();
+    let step = card.begin_step(MODEL, Need::WHATEVER).unwrap();
     free_all(&card, blocks(&card, step, 2, 8 * MIB));
     assert!(card.alloc(step, 8 * MIB + 1, 1).is_err());
     assert_eq!(card.end_step(step).shortfall.unwrap().cause, Cause::Driver);

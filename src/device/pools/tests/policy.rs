@@ -10,7 +10,7 @@ fn a_step_above_its_ceiling_is_told_so_without_asking_the_driver() {
     for mode in [Mode::Pools, Mode::Plain, Mode::Driver] {
         let card = pooled(mode, 1);
         card.open_model(MODEL);
-        let step = card.begin_step(MODEL, Bytes::mib(10)).unwrap();
+        let step = card.begin_step(MODEL, up_to(Bytes::mib(10))).unwrap();
         let held = blocks(&card, step, 4, 2 * MIB);
         let calls = card.driver().calls.load(Relaxed);
         assert_eq!(card.alloc(step, 3 * MIB, 1), Err(DriverError::OUT_OF_MEMORY));
@@ -23,7 +23,7 @@ fn a_step_above_its_ceiling_is_told_so_without_asking_the_driver() {
         assert_eq!((shortfall.held, shortfall.owner.kind), (Bytes::mib(8), Kind::Workspace));
         assert!(shortfall.requested >= Bytes::mib(3));
         // The next step starts afresh.
-        let step = card.begin_step(MODEL, Bytes::mib(16)).unwrap();
+        let step = card.begin_step(MODEL, up_to(Bytes::mib(16))).unwrap();
         free_all(&card, blocks(&card, step, 1, 15 * MIB));
         assert_eq!(card.end_step(step).shortfall, None);
     }
@@ -55,7 +55,7 @@ fn an_address_of_somebody_else_is_left_to_the_driver() {
 fn what_a_step_leaves_is_its_models_and_then_nobodys() {
     let card = pooled(Mode::Pools, 1);
     let weights = card.open_model(MODEL);
-    let step = card.begin_step(MODEL, Bytes::MAX).unwrap();
+    let step = card.begin_step(MODEL, Need::WHATEVER).unwrap();
     let mut held = blocks(&card, step, 3, MIB);
     free_all(&card, [held.remove(0)]);
     let used = card.end_step(step).used;
@@ -85,7 +85,7 @@ fn a_model_that_is_unloaded_gives_everything_back_twenty_times() {
             card.settle_model(weights);
             let resident = card.resident(weights).weights;
             assert!(resident >= Bytes::mib(200) && resident <= Bytes::mib(240), "{mode:?}: {resident}");
-            let step = card.begin_step(MODEL, Bytes::MAX).unwrap();
+            let step = card.begin_step(MODEL, Need::WHATEVER).unwrap();
             free_all(&card, blocks(&card, step, 10, 7 * MIB));
             card.end_step(step);
             free_all(&card, tensors.drain(..));
@@ -121,7 +121,7 @@ fn a_model_that_is_closed_twice_does_not_close_its_successor() {
     assert_eq!(card.close_model(first), Bytes::ZERO);
     assert_eq!(card.resident(second).weights, Bytes::new(GRANULE));
     free_all(&card, held);
-    assert!(card.begin_step(MODEL, Bytes::MAX).is_none());
+    assert!(card.begin_step(MODEL, Need::WHATEVER).is_none());
     card.books().check();
 }
 
@@ -129,7 +129,7 @@ fn a_model_that_is_closed_twice_does_not_close_its_successor() {
 fn a_load_makes_room_before_the_driver_helps_itself() {
     let card = pooled(Mode::Pools, 1);
     card.open_model(MODEL);
-    let step = card.begin_step(MODEL, Bytes::MAX).unwrap();
+    let step = card.begin_step(MODEL, Need::WHATEVER).unwrap();
     free_all(&card, blocks(&card, step, 1, 900 * MIB));
     card.end_step(step);
     let weights = card.open_model(OTHER);
@@ -145,7 +145,7 @@ fn a_trim_leaves_what_it_is_told_to_leave() {
     for mode in [Mode::Pools, Mode::Plain] {
         let card = pooled(mode, 1);
         card.open_model(MODEL);
-        let step = card.begin_step(MODEL, Bytes::MAX).unwrap();
+        let step = card.begin_step(MODEL, Need::WHATEVER).unwrap();
         let held = blocks(&card, step, 1, 32 * MIB);
         for _ in 0..4 {
             free_all(&card, blocks(&card, step, 1, 64 * MIB));
@@ -166,7 +166,7 @@ fn a_card_without_pools_is_served_from_single_allocations() {
     let card = PooledAllocator::new(Simulated::new(1 << 30).without_pools(), Mode::Pools).unwrap();
     assert_eq!(card.mode(), Mode::Plain);
     card.open_model(MODEL);
-    let step = card.begin_step(MODEL, Bytes::MAX).unwrap();
+    let step = card.begin_step(MODEL, Need::WHATEVER).unwrap();
     free_all(&card, blocks(&card, step, 1, 10 * MIB));
     let calls = card.driver().calls.load(Relaxed);
     free_all(&card, blocks(&card, step, 1, 10 * MIB - 5));
@@ -183,7 +183,7 @@ fn a_card_without_pools_is_served_from_single_allocations() {
 fn events_name_owner_and_size() {
     let card = pooled(Mode::Pools, 1);
     card.open_model(MODEL);
-    let step = card.begin_step(MODEL, Bytes::mib(4)).unwrap();
+    let step = card.begin_step(MODEL, up_to(Bytes::mib(4))).unwrap();
     free_all(&card, blocks(&card, step, 1, MIB));
     assert!(card.snapshot().events.is_empty(), "off");
     card.record_events(true);
@@ -203,7 +203,7 @@ fn events_name_owner_and_size() {
 fn a_recording_has_the_steps_blocks_and_nobody_else_s() {
     let card = pooled(Mode::Pools, 1);
     let weights = card.open_model(MODEL);
-    let step = card.begin_step(MODEL, Bytes::mib(64)).unwrap();
+    let step = card.begin_step(MODEL, up_to(Bytes::mib(64))).unwrap();
     free_all(&card, blocks(&card, step, 1, MIB));
     assert_eq!(card.take_recording(), None);
     card.record();
