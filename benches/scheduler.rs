@@ -23,6 +23,7 @@ const READING: Reading = Reading {
     workspace_reserved: Bytes::ZERO,
     workspace_cached: Bytes::ZERO,
     library: Bytes::ZERO,
+    leftovers: Bytes::ZERO,
 };
 
 fn main() {

@@ -169,8 +169,7 @@ struct Bf16 {
 template <typename KIND>
 __device__ __forceinline__ void multiply_add_tile(typename KIND::Sum (&d)[64], uint64_t a, uint64_t b, int accumulate);
 
-// SHAPE names the depth and the types, REGISTER is the constraint of a sum, END what floating point adds: signs, and,
-// of 16 bits, that nothing is transposed.
+// SHAPE names the depth and the types, REGISTER is the constraint of a sum, END what floating point adds: signs.
 #define MULTIPLY_ADD_TILE(KIND, SHAPE, REGISTER, END)                                                               \
     template <>                                                                                                     \
     __device__ __forceinline__ void multiply_add_tile<KIND>(KIND::Sum (&d)[64], uint64_t a, uint64_t b,             \
@@ -208,8 +207,6 @@ __device__ __forceinline__ void multiply_add_tile(typename KIND::Sum (&d)[64], u
 
 MULTIPLY_ADD_TILE(Int8, "k32.s32.s8.s8", "r", "")
 MULTIPLY_ADD_TILE(E4m3, "k32.f32.e4m3.e4m3", "f", ", 1, 1")
-MULTIPLY_ADD_TILE(F16, "k16.f32.f16.f16", "f", ", 1, 1, 0, 0")
-MULTIPLY_ADD_TILE(Bf16, "k16.f32.bf16.bf16", "f", ", 1, 1, 0, 0")
 
 #undef MULTIPLY_ADD_TILE
 

@@ -1,10 +1,10 @@
-// Products of matrices on Hopper's tensor cores, with all that follows in the same pass:
+// Products of 8-bit matrices on Hopper's tensor cores, with all that follows in the same pass:
 //
 //   y[t][o] = activation(scale(t, o) * sum over i of x[t][i] * weight[o][i]  +  bias[o])
 //
-//   x        (tokens, inputs) int8, e4m3, f16 or bf16, through a tensor map of boxes of TILE rows of TILE bytes
+//   x        (tokens, inputs) int8 or e4m3, through a tensor map of boxes of TILE rows of TILE bytes
 //   weight   (outputs, inputs) of the same kind, through a map of boxes of TILE / BLOCKS rows
-//   scale    of 8-bit kinds x_scales[t] * weight_scales[o], f32; else 1, and both are null
+//   scale    x_scales[t] * weight_scales[o], f32
 //   bias     (outputs) T, or null
 //   y        (tokens, outputs) T; outputs is a multiple of 8
 //
@@ -20,7 +20,7 @@
 // a cluster compute tiles below each other, which need the same weights: each copies half of them, to both.
 //
 // Numbers: sums of int8 are exact in 32 bits (inputs up to 2^17). Those of e4m3 are as wide as the tensor cores keep
-// them, about 14 bits below the largest term; others are f32.
+// them, about 14 bits below the largest term.
 
 #include "functions.cuh"
 #include "hopper.cuh"
@@ -130,9 +130,7 @@ struct Columns {
             const int at = column + 8 * group + 2 * (threadIdx.x % 4);
             scales[group] = make_float2(1.0f, 1.0f);
             bias[group] = 0;
-            if (weight_scales != nullptr && at < outputs) {
-                scales[group] = *reinterpret_cast<const float2*>(weight_scales + at);
-            }
+            if (at < outputs) scales[group] = *reinterpret_cast<const float2*>(weight_scales + at);
             if (offsets != nullptr && at < outputs) bias[group] = *reinterpret_cast<const uint32_t*>(offsets + at);
         }
     }
@@ -151,7 +149,7 @@ __device__ __forceinline__ void store_tile(const SUM (&sums)[64], const Columns<
     float scales[2] = {1.0f, 1.0f};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-        if (x_scales != nullptr && rows[half] < tokens) scales[half] = x_scales[rows[half]];
+        if (rows[half] < tokens) scales[half] = x_scales[rows[half]];
     }
 #pragma unroll
     for (int quad = 0; quad < 4; ++quad) {
@@ -301,5 +299,3 @@ __device__ __forceinline__ void product(const CUtensorMap* x_map, const CUtensor
 
 PRODUCTS(int8, Int8, f16, GeluTanhFast)
 PRODUCTS(e4m3, E4m3, f16, GeluTanhFast)
-PRODUCTS(f16, F16, f16, GeluTanh)
-PRODUCTS(bf16, Bf16, bf16, GeluTanh)

@@ -109,8 +109,7 @@ impl Bench {
     fn run(&self, model: ModelId, (rows, length): (usize, usize), ceiling: Bytes) -> Ran {
         let row = Arc::new(TokenRow { ids: (0..length as u32).collect(), types: Vec::new() });
         let batch = Batch::Tokens(vec![row; rows]);
-        // Nothing is predicted here, so the device has nothing to check before the step.
-        let (need, evictable) = (Need { ceiling, ..Need::WHATEVER }, Vec::new());
+        let (need, evictable) = (Need::up_to(ceiling), Vec::new());
         let run = Run {
             step: StepId::new(0),
             model,

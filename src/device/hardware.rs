@@ -100,7 +100,13 @@ impl From<&Lease> for Need {
 
 impl Need {
     /// For a step that may have all that there is.
-    pub const WHATEVER: Need = Need { predicted: Bytes::ZERO, ceiling: Bytes::MAX, leftovers: Bytes::MAX };
+    pub const WHATEVER: Need = Need::up_to(Bytes::MAX);
+
+    /// For a step that may have so much beside whatever earlier ones have left. Nothing is predicted, so that the device has
+    /// nothing to check before.
+    pub const fn up_to(ceiling: Bytes) -> Need {
+        Need { predicted: Bytes::ZERO, ceiling, leftovers: Bytes::MAX }
+    }
 
     /// Whether a device that can give so many bytes now can give what is predicted.
     ///

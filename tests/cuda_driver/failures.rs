@@ -1,6 +1,7 @@
 //! A driver that refuses, reports errors where nobody listens, or is broken for good.
 
 use cudarc::driver::CudaSlice;
+use plimsoll::device::Need;
 use plimsoll::device::cuda::Scope;
 use plimsoll::device::pools::{Cause, PoolDriver, Slot};
 use plimsoll::units::{Bytes, ModelId};
@@ -18,7 +19,7 @@ fn one_refusal_is_cured_by_a_trim_and_two_are_told() {
     for (refusals, cured) in [(1, true), (2, false)] {
         // What is cached is not asked for.
         allocator.return_everything();
-        let step = allocator.begin_step(MODEL, Bytes::MAX).unwrap();
+        let step = allocator.begin_step(MODEL, Need::WHATEVER).unwrap();
         let _scope = Scope::enter(step);
         let trims = allocator.snapshot().trims;
         set(Control::FailAllocs, refusals);
@@ -42,7 +43,7 @@ fn a_neighbour_that_fills_the_card_is_survived() {
     let allocator = card.allocator();
     let stream = card.context().new_stream().unwrap();
     let weights = allocator.open_model(MODEL);
-    let step = allocator.begin_step(MODEL, Bytes::MAX).unwrap();
+    let step = allocator.begin_step(MODEL, Need::WHATEVER).unwrap();
     {
         let _scope = Scope::enter(step);
         drop(stream.alloc_zeros::<u8>(256 << 20).unwrap());
@@ -53,7 +54,7 @@ fn a_neighbour_that_fills_the_card_is_survived() {
     }
     assert_eq!(allocator.end_step(step).shortfall.unwrap().cause, Cause::Driver);
     set(Control::Neighbour, 0);
-    let step = allocator.begin_step(MODEL, Bytes::MAX).unwrap();
+    let step = allocator.begin_step(MODEL, Need::WHATEVER).unwrap();
     {
         let _scope = Scope::enter(step);
         drop(stream.alloc_zeros::<u8>(300 << 20).unwrap());

@@ -3,7 +3,7 @@
 use cudarc::driver::CudaSlice;
 use plimsoll::device::cuda::{Card, CardSettings, Scope, Unusable};
 use plimsoll::device::pools::{Failures, Mode};
-use plimsoll::device::{Choice, StartOptions, start};
+use plimsoll::device::{Choice, Need, StartOptions, start};
 use plimsoll::units::{Bytes, ModelId};
 
 use crate::fake::{Control, MIB, get, in_a_process};
@@ -15,7 +15,7 @@ fn calls_of_two_equal_blocks(card: &'static Card) -> u64 {
     let allocator = card.allocator();
     let stream = card.context().new_stream().unwrap();
     let weights = allocator.open_model(MODEL);
-    let step = allocator.begin_step(MODEL, Bytes::mib(64)).unwrap();
+    let step = allocator.begin_step(MODEL, Need::up_to(Bytes::mib(64))).unwrap();
     let before = get(Control::Allocs);
     {
         let _scope = Scope::enter(step);
@@ -89,7 +89,7 @@ fn failures_on_purpose_do_not_keep_a_card_from_opening() {
         let stream = card.context().new_stream().unwrap();
         let step = {
             allocator.open_model(MODEL);
-            allocator.begin_step(MODEL, Bytes::MAX).unwrap()
+            allocator.begin_step(MODEL, Need::WHATEVER).unwrap()
         };
         {
             let _scope = Scope::enter(step);

@@ -1,9 +1,9 @@
 //! Scopes, pools and books under cudarc's streams.
 
 use cudarc::driver::CudaSlice;
-use plimsoll::device::Kind;
 use plimsoll::device::cuda::{Scope, intercepted};
 use plimsoll::device::pools::{Cause, Slot};
+use plimsoll::device::{Kind, Need};
 use plimsoll::units::{Bytes, ModelId};
 
 use crate::fake::{Control, MIB, card, get, set};
@@ -27,7 +27,7 @@ fn what_a_stream_allocates_is_charged_to_the_threads_scope() {
     assert_eq!(get(Control::Pools), pools + 1, "weights have a pool of their own");
     assert_eq!(allocator.resident(weights).weights, Bytes::mib(6), "as much as its chunks of 2 MiB");
 
-    let step = allocator.begin_step(MODEL, Bytes::mib(64)).unwrap();
+    let step = allocator.begin_step(MODEL, Need::up_to(Bytes::mib(64))).unwrap();
     let scope = Scope::enter(step);
     let copy = tensor.try_clone().unwrap();
     assert_eq!(stream.clone_dtoh(&copy).unwrap(), vec![3u8; 5 << 20]);
@@ -52,7 +52,7 @@ fn the_driver_does_not_hear_of_what_is_above_a_ceiling() {
     let allocator = card.allocator();
     let stream = card.context().new_stream().unwrap();
     let weights = allocator.open_model(MODEL);
-    let step = allocator.begin_step(MODEL, Bytes::mib(8)).unwrap();
+    let step = allocator.begin_step(MODEL, Need::up_to(Bytes::mib(8))).unwrap();
     let _scope = Scope::enter(step);
     let half: CudaSlice<u8> = stream.alloc_zeros(6 << 20).unwrap();
     let asked = get(Control::Allocs);

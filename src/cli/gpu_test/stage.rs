@@ -54,7 +54,7 @@ impl Stage {
         ceiling: Bytes,
         body: impl FnOnce() -> candle_core::Result<R>,
     ) -> Result<(Result<R, Fault>, StepUse), Shortfall> {
-        let need = Need { ceiling, ..Need::WHATEVER };
+        let need = Need::up_to(ceiling);
         self.hardware.step(model, need, || body().map_err(Fault::from))
     }
 

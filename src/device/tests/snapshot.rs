@@ -15,7 +15,7 @@ fn a_snapshot_says_who_holds_what_and_what_happened() {
     let loader = |device: &candle_core::Device| Ok(Box::new(DrillModel::new(settings(), device)?) as Box<dyn Model>);
     send(Order::Load { model, ceiling: Bytes::MAX, loader: Box::new(loader) });
     // 2 MiB of workspace under a ceiling of 1 MiB.
-    let need = Need { ceiling: Bytes::mib(1), ..Need::WHATEVER };
+    let need = Need::up_to(Bytes::mib(1));
     send(Order::Run(Run { need, ..serve(model, rows(4, 32), Bytes::ZERO) }));
 
     let snapshot = device.snapshot().unwrap();

@@ -1,20 +1,20 @@
-//! Products with matrices of weights, through cublasLt or by a kernel of ours, whichever is faster.
+//! Products with matrices of weights through cublasLt.
 //!
 //! Row-major `y = x * w transposed` is column-major `y' = w * x'`, with the outputs as rows: so the bias runs along the
 //! rows, as cublasLt's epilogues want it, and nothing is transposed in memory.
 //!
-//! What has to be found out for a product (descriptors, and which of cublasLt's kernels is fastest) is kept by shape. A
-//! step's number of tokens is anything; which kernel is fastest changes slowly with it, so that one answer serves a range
-//! of them. cublasLt's own first guess is not always its best, so that large products try several, and our kernel, when
-//! they meet a new range: once, some milliseconds.
+//! What has to be found out for a product (descriptors, and cublasLt's guess which of its kernels is fastest) is kept by
+//! shape. A step's number of tokens is anything; which kernel is fastest changes slowly with it, so that one answer serves
+//! a range of them. Nothing is tried out: on an H200 at its power limit the first guess is within 1 % of the best of nine
+//! ways, and trying them loads all their kernels, which takes a step that meets a new range some 50 ms. And the same step
+//! has the same bits in every process.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Result, bail};
 use cudarc::cublaslt::{result, sys};
 use cudarc::driver::CudaStream;
-use cudarc::driver::sys::CUevent_flags_enum::CU_EVENT_DEFAULT;
 
 use super::cublas_lt::{Algorithm, Places, Shape};
 use super::hopper::{self, After, Hopper, Kind};
@@ -24,19 +24,6 @@ use crate::ops::Activation;
 
 /// Numbers of tokens that share a plan differ by less than an eighth, and small ones by less than this.
 const TOKEN_STEP: usize = 64;
-
-/// Products of fewer tokens take cublasLt's first guess: their time is that of reading the weights.
-const TRIED_FROM: usize = 512;
-
-/// How many of cublasLt's guesses are tried, and how often one after the other, behind a run that warms up: of a single
-/// run much would be its start.
-const GUESSES: usize = 8;
-const RUNS: usize = 8;
-
-/// Another way has to take so much less than cublasLt's first guess to be taken. A trial runs at the clock of a card at
-/// rest; under load an H200 is held to its 700 W, and what is faster by more traffic within it is the slower one then: our
-/// kernel wins by up to 4 % in a trial where it loses 5 % under load.
-const GAIN_MIN: f32 = 0.95;
 
 /// The part of the scratch that holds the sums of 8-bit products; the rest is cublasLt's own meanwhile. Of 32 MiB it is
 /// enough for 1,536 tokens of 4,096 outputs at a time.
@@ -121,16 +108,6 @@ pub(super) struct Product {
 }
 
 impl Product {
-    /// The same for the kernel of ours, where it is tried beside cublasLt: for 16 bits.
-    fn for_hopper(self) -> Option<hopper::Product> {
-        let kind = match self.elements {
-            Elements::F16 => Kind::F16,
-            Elements::Bf16 => Kind::Bf16,
-            Elements::Int8 | Elements::Fp8 | Elements::Fp8ToF16 | Elements::Fp8ToBf16 => return None,
-        };
-        Some(self.as_kind(kind))
-    }
-
     /// The same in the terms of the kernel of ours.
     pub(super) fn as_kind(self, kind: Kind) -> hopper::Product {
         let Product { tokens, inputs, outputs, epilogue, places, .. } = self;
@@ -176,13 +153,7 @@ unsafe impl Sync for Gemm {}
 /// Everything about products of one range of shapes.
 struct Plan {
     shape: Shape,
-    way: Way,
-}
-
-/// Who multiplies.
-enum Way {
-    Library(Algorithm),
-    Hopper,
+    algorithm: Algorithm,
 }
 
 impl Gemm {
@@ -228,73 +199,33 @@ impl Gemm {
         let plan = match plans.get(&key) {
             Some(plan) => plan,
             None => {
+                note_made();
                 let plan = self.plan(key, product, stream)?;
                 plans.entry(key).or_insert(plan)
             }
         };
         let Some(plan) = plan else { return Ok(false) };
-        self.queue(&plan.shape, &plan.way, product, stream)?;
+        let Plan { shape, algorithm } = plan;
+        shape.queue(self, algorithm, tokens, product.places, stream).map_err(candle_core::Error::wrap)?;
         Ok(true)
     }
 
-    fn queue(&self, shape: &Shape, way: &Way, product: Product, stream: &CudaStream) -> Result<()> {
-        match (way, &self.hopper, product.for_hopper()) {
-            (Way::Library(algorithm), _, _) => {
-                shape.queue(self, algorithm, product.tokens, product.places, stream).map_err(candle_core::Error::wrap)
-            }
-            (Way::Hopper, Some(hopper), Some(product)) => hopper.run(product, stream),
-            (Way::Hopper, _, _) => unreachable!("it is tried only where there is one"),
-        }
-    }
-
+    /// `None` if cublasLt knows no way.
     fn plan(&self, key: Key, product: Product, stream: &CudaStream) -> Result<Option<Plan>> {
-        let large = product.tokens >= TRIED_FROM;
-        let most = if large { GUESSES } else { 1 };
-        let guessed = Shape::new(key).and_then(|shape| Ok((shape.guesses(self, most, product.places)?, shape)));
-        let (guesses, shape) = match guessed {
-            Ok(found) => found,
+        let found = Shape::new(key).and_then(|shape| Ok((shape.guess(self, product.places)?, shape)));
+        let (algorithm, shape) = match found {
+            Ok((Some(algorithm), shape)) => (algorithm, shape),
+            Ok((None, _)) => return Ok(None),
             // Not every library has such products: it is no error that this one has none.
             Err(_) if key.elements.are_scaled() => return Ok(None),
             Err(error) => return Err(candle_core::Error::wrap(error)),
         };
-        let mut ways = guesses.into_iter().map(Way::Library).collect::<VecDeque<_>>();
-        let takes = |product: hopper::Product| {
-            self.hopper.as_ref().is_some_and(|hopper| hopper.takes(product.kind, key.inputs, key.outputs))
-        };
-        if large && product.for_hopper().is_some_and(takes) {
-            ways.push_back(Way::Hopper);
-        }
-        let Some(mut way) = ways.pop_front() else { return Ok(None) };
-        // What scales may be refused when it is queued.
-        if !ways.is_empty() || key.elements.are_scaled() {
-            // What was queued before is not to be counted in.
-            stream.synchronize().map_err(candle_core::Error::wrap)?;
-            let mut best = self.time(&shape, &way, product, stream)?.unwrap_or(f32::INFINITY);
-            for other in ways {
-                let Some(time) = self.time(&shape, &other, product, stream)? else { continue };
-                if time < best * GAIN_MIN {
-                    (way, best) = (other, time);
-                }
-            }
-            if best.is_infinite() {
-                return Ok(None);
-            }
-        }
-        note_made();
-        Ok(Some(Plan { shape, way }))
-    }
-
-    /// The milliseconds of [`RUNS`] products; `None` if this way does not work for this number of tokens.
-    fn time(&self, shape: &Shape, way: &Way, product: Product, stream: &CudaStream) -> Result<Option<f32>> {
-        let event = || stream.record_event(Some(CU_EVENT_DEFAULT)).map_err(candle_core::Error::wrap);
-        if self.queue(shape, way, product, stream).is_err() {
+        // What scales may still be refused when it is queued.
+        let is_refused = |shape: &Shape| shape.queue(self, &algorithm, product.tokens, product.places, stream).is_err();
+        if key.elements.are_scaled() && is_refused(&shape) {
             return Ok(None);
         }
-        let start = event()?;
-        for _ in 0..RUNS {
-            self.queue(shape, way, product, stream)?;
-        }
-        Ok(Some(start.elapsed_ms(&event()?).map_err(candle_core::Error::wrap)?))
+        Ok(Some(Plan { shape, algorithm }))
     }
 }
 

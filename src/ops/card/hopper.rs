@@ -1,4 +1,4 @@
-//! Products on Hopper's tensor cores by a kernel of ours (`kernels/product.cu`): scales, bias and activation in the same
+//! Products of 8-bit codes on Hopper's tensor cores by a kernel of ours (`kernels/product.cu`): scales, bias and activation in the same
 //! pass, while the tensor cores work on.
 
 use std::mem::MaybeUninit;
@@ -29,29 +29,17 @@ const ALIGNMENT: usize = 16;
 /// What is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    F16,
-    Bf16,
     Int8,
     E4m3,
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [Kind::F16, Kind::Bf16, Kind::Int8, Kind::E4m3];
+    const ALL: [Kind; 2] = [Kind::Int8, Kind::E4m3];
 
     fn name(self) -> &'static str {
         match self {
-            Kind::F16 => "f16",
-            Kind::Bf16 => "bf16",
             Kind::Int8 => "int8",
             Kind::E4m3 => "e4m3",
-        }
-    }
-
-    /// Bytes of an element.
-    fn bytes(self) -> usize {
-        match self {
-            Kind::F16 | Kind::Bf16 => 2,
-            Kind::Int8 | Kind::E4m3 => 1,
         }
     }
 }
@@ -84,13 +72,13 @@ pub(super) struct Product {
     pub(super) tokens: usize,
     pub(super) inputs: usize,
     pub(super) outputs: usize,
-    /// (tokens, inputs) of the kind.
+    /// (tokens, inputs) of the kind, a byte each.
     pub(super) x: Address,
     /// (outputs, inputs) of the kind.
     pub(super) weight: Address,
-    /// Of each token and of each output, f32; 0 for kinds that have none.
+    /// Of each token and of each output, f32.
     pub(super) scales: [Address; 2],
-    /// (outputs), or 0: none. Of the kind, and f16 for 8-bit kinds.
+    /// (outputs), f16, or 0: none.
     pub(super) bias: Address,
     /// (tokens, outputs), of the same dtype.
     pub(super) y: Address,
@@ -124,8 +112,8 @@ impl Hopper {
     }
 
     /// Whether it can multiply matrices of these sizes.
-    pub(super) fn takes(&self, kind: Kind, inputs: usize, outputs: usize) -> bool {
-        inputs > 0 && (inputs * kind.bytes()).is_multiple_of(ALIGNMENT) && outputs.is_multiple_of(8)
+    fn takes(&self, inputs: usize, outputs: usize) -> bool {
+        inputs > 0 && inputs.is_multiple_of(ALIGNMENT) && outputs.is_multiple_of(8)
     }
 
     /// Queues a product.
@@ -137,14 +125,13 @@ impl Hopper {
         if tokens == 0 {
             return Ok(());
         }
-        let row_bytes = inputs * kind.bytes();
-        let sizes = [tokens, row_bytes, outputs].map(i32::try_from);
+        let sizes = [tokens, inputs, outputs].map(i32::try_from);
         let [Ok(rows), Ok(bytes), Ok(results)] = sizes else { bail!("{product:?} is larger than the kernel counts") };
-        if !self.takes(kind, inputs, outputs) {
+        if !self.takes(inputs, outputs) {
             bail!("the kernel takes rows in multiples of {ALIGNMENT} bytes: {product:?}");
         }
-        let x_map = Map::new(x, tokens, row_bytes, TILE)?;
-        let weight_map = Map::new(weight, outputs, row_bytes, TILE / BLOCKS)?;
+        let x_map = Map::new(x, tokens, inputs, TILE)?;
+        let weight_map = Map::new(weight, outputs, inputs, TILE / BLOCKS)?;
         let tiles = tokens.div_ceil(BLOCKS * TILE) * outputs.div_ceil(TILE) * BLOCKS;
         let blocks = tiles.min(self.processors / BLOCKS * BLOCKS);
         let function = &self.functions[kind as usize][after as usize];

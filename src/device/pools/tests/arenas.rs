@@ -9,12 +9,12 @@ use crate::ops::lasting;
 fn the_workspace_never_holds_more_than_a_step_may_have() {
     let card = with_arenas(1);
     card.open_model(MODEL);
-    let step = card.begin_step(MODEL, up_to(Bytes::mib(200))).unwrap();
+    let step = card.begin_step(MODEL, Need::up_to(Bytes::mib(200))).unwrap();
     free_all(&card, blocks(&card, step, 3, 50 * MIB));
     card.end_step(step);
     assert_eq!(card.workspace().reserved, Bytes::mib(150));
     // The next one may have less: what is cached above it goes.
-    let step = card.begin_step(MODEL, up_to(Bytes::mib(60))).unwrap();
+    let step = card.begin_step(MODEL, Need::up_to(Bytes::mib(60))).unwrap();
     assert_eq!(card.workspace().reserved, Bytes::mib(60));
     let held = blocks(&card, step, 2, 25 * MIB);
     free_all(&card, held[..1].iter().copied());
@@ -52,7 +52,7 @@ fn a_result_that_waits_is_in_no_steps_way() {
     let weights = card.open_model(MODEL);
     let mut results = Vec::new();
     for mib in [40, 50, 60] {
-        let step = card.begin_step(MODEL, up_to(Bytes::mib(64))).unwrap();
+        let step = card.begin_step(MODEL, Need::up_to(Bytes::mib(64))).unwrap();
         let activations = blocks(&card, step, 1, mib * MIB);
         results.extend(lasting(|| blocks(&card, step, 1, 300 << 10)));
         free_all(&card, activations);
@@ -164,7 +164,7 @@ fn steps_of_other_shapes_share_a_tight_ceiling() {
     free_all(&card, blocks(&card, weights, 1, 50 * MIB)); // cached beside, and nobody's business
     let before = card.reserved();
     for (small, large) in [(5, 30), (1, 38), (5, 30)] {
-        let step = card.begin_step(MODEL, up_to(Bytes::mib(40))).unwrap();
+        let step = card.begin_step(MODEL, Need::up_to(Bytes::mib(40))).unwrap();
         let held = [blocks(&card, step, small, 2 * MIB), blocks(&card, step, 1, large * MIB)].concat();
         assert_eq!(card.workspace().reserved, Bytes::mib(40));
         free_all(&card, held);

@@ -18,7 +18,7 @@ fn day<D: OverSimulation>(card: &PooledAllocator<D>) -> bool {
             }
         }
         card.settle_model(weights);
-        let step = card.begin_step(model, up_to(Bytes::mib(100))).expect("it is open");
+        let step = card.begin_step(model, Need::up_to(Bytes::mib(100))).expect("it is open");
         let mut activations = Vec::new();
         for bytes in [MIB, 50 * MIB, 2 * MIB] {
             match card.alloc(step, bytes, 1) {

@@ -53,8 +53,3 @@ fn free_all<D: PoolDriver<Stream = u8>>(on: &PooledAllocator<D>, pointers: impl 
         assert!(on.free(pointer, Some(1)), "it is ours");
     }
 }
-
-/// What a step asks for that may have so much, and finds what it finds.
-fn up_to(ceiling: Bytes) -> Need {
-    Need { ceiling, ..Need::WHATEVER }
-}

@@ -10,7 +10,7 @@ fn a_step_above_its_ceiling_is_told_so_without_asking_the_driver() {
     for mode in [Mode::Pools, Mode::Plain, Mode::Driver] {
         let card = pooled(mode, 1);
         card.open_model(MODEL);
-        let step = card.begin_step(MODEL, up_to(Bytes::mib(10))).unwrap();
+        let step = card.begin_step(MODEL, Need::up_to(Bytes::mib(10))).unwrap();
         let held = blocks(&card, step, 4, 2 * MIB);
         let calls = card.driver().calls.load(Relaxed);
         assert_eq!(card.alloc(step, 3 * MIB, 1), Err(DriverError::OUT_OF_MEMORY));
@@ -23,7 +23,7 @@ fn a_step_above_its_ceiling_is_told_so_without_asking_the_driver() {
         assert_eq!((shortfall.held, shortfall.owner.kind), (Bytes::mib(8), Kind::Workspace));
         assert!(shortfall.requested >= Bytes::mib(3));
         // The next step starts afresh.
-        let step = card.begin_step(MODEL, up_to(Bytes::mib(16))).unwrap();
+        let step = card.begin_step(MODEL, Need::up_to(Bytes::mib(16))).unwrap();
         free_all(&card, blocks(&card, step, 1, 15 * MIB));
         assert_eq!(card.end_step(step).shortfall, None);
     }
@@ -183,7 +183,7 @@ fn a_card_without_pools_is_served_from_single_allocations() {
 fn events_name_owner_and_size() {
     let card = pooled(Mode::Pools, 1);
     card.open_model(MODEL);
-    let step = card.begin_step(MODEL, up_to(Bytes::mib(4))).unwrap();
+    let step = card.begin_step(MODEL, Need::up_to(Bytes::mib(4))).unwrap();
     free_all(&card, blocks(&card, step, 1, MIB));
     assert!(card.snapshot().events.is_empty(), "off");
     card.record_events(true);
@@ -203,7 +203,7 @@ fn events_name_owner_and_size() {
 fn a_recording_has_the_steps_blocks_and_nobody_else_s() {
     let card = pooled(Mode::Pools, 1);
     let weights = card.open_model(MODEL);
-    let step = card.begin_step(MODEL, up_to(Bytes::mib(64))).unwrap();
+    let step = card.begin_step(MODEL, Need::up_to(Bytes::mib(64))).unwrap();
     free_all(&card, blocks(&card, step, 1, MIB));
     assert_eq!(card.take_recording(), None);
     card.record();

@@ -115,7 +115,7 @@ impl<D: OverSimulation> World<D> {
         let model = self.models[self.random.random_range(0..self.models.len())].id;
         let ceiling = self.size();
         let strays = self.card.books().strays() + 2 * CHUNK * self.strays.len() as u64;
-        let step = self.card.begin_step(model, up_to(Bytes::new(ceiling))).unwrap();
+        let step = self.card.begin_step(model, Need::up_to(Bytes::new(ceiling))).unwrap();
         let mut held = Vec::new();
         let mut refused = false;
         for _ in 0..self.random.random_range(1..30) {
