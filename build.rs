@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 /// Which cards our kernels are for.
 const ARCHITECTURES: &str = "PLIMSOLL_CUDA_ARCHITECTURES";
 
-const PROTOS: [&str; 2] = ["inference/grpc_service.proto", "plimsoll/v1/plimsoll.proto"];
+const PROTOS: [&str; 3] = ["inference/grpc_service.proto", "plimsoll/v1/plimsoll.proto", "tei/v1/tei.proto"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     // Only this crate is built again, which RUSTFLAGS could not do.

@@ -13,8 +13,11 @@ mod tokenizer;
 mod context;
 mod request;
 mod results;
+mod tasks;
+mod streams;
 mod oip;
 mod own;
+mod tei;
 mod health;
 mod server;
 #[cfg(test)]

@@ -27,6 +27,12 @@ use super::proto::plimsoll::embed_server::EmbedServer;
 use super::proto::plimsoll::memory_server::MemoryServer;
 use super::proto::plimsoll::models_server::ModelsServer;
 use super::proto::plimsoll::rerank_server::RerankServer;
+use super::proto::tei::embed_server::EmbedServer as TeiEmbedServer;
+use super::proto::tei::info_server::InfoServer as TeiInfoServer;
+use super::proto::tei::predict_server::PredictServer as TeiPredictServer;
+use super::proto::tei::rerank_server::RerankServer as TeiRerankServer;
+use super::proto::tei::tokenize_server::TokenizeServer as TeiTokenizeServer;
+use super::tei::Tei;
 
 /// Bytes that a client may send on one call before we have read any: what HTTP/2 starts with is 64 KiB, which makes a
 /// large request wait for a round trip every 64 KiB. Raising it costs host memory for each call in flight.
@@ -98,6 +104,12 @@ pub async fn serve<E: Inference + Operations>(
     let classify = service!(ClassifyServer, own());
     let models = service!(ModelsServer, own());
     let memory = service!(MemoryServer, own());
+    let tei = || Tei { context: context.clone() };
+    let tei_info = service!(TeiInfoServer, tei());
+    let tei_embed = service!(TeiEmbedServer, tei());
+    let tei_predict = service!(TeiPredictServer, tei());
+    let tei_rerank = service!(TeiRerankServer, tei());
+    let tei_tokenize = service!(TeiTokenizeServer, tei());
     let services = vec![
         service_name(&oip),
         service_name(&embed),
@@ -105,6 +117,11 @@ pub async fn serve<E: Inference + Operations>(
         service_name(&classify),
         service_name(&models),
         service_name(&memory),
+        service_name(&tei_info),
+        service_name(&tei_embed),
+        service_name(&tei_predict),
+        service_name(&tei_rerank),
+        service_name(&tei_tokenize),
     ];
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -134,6 +151,11 @@ pub async fn serve<E: Inference + Operations>(
         .add_service(classify)
         .add_service(models)
         .add_service(memory)
+        .add_service(tei_info)
+        .add_service(tei_embed)
+        .add_service(tei_predict)
+        .add_service(tei_rerank)
+        .add_service(tei_tokenize)
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
         // Clients older than reflection v1 ask for this one.

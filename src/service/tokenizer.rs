@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::errors::Problem;
 use super::request::{Encoding, row_problem};
 use crate::model::{ModelCard, TokenRow};
-use crate::tokenize::{TextRow, TokenizerPool};
+use crate::tokenize::{Piece, TextRow, TokenizerPool};
 
 /// The tokenizer's threads with a bounded waiting room. Calls beyond the bound are refused: their texts would be host
 /// memory that no queue counts.
@@ -37,6 +37,40 @@ impl Tokenizer {
         let rows = self.pool.encode_batch(card.encoder.clone(), texts, encoding.truncate).await;
         let rows = rows.map_err(|flaw| row_problem(card, encoding.field, flaw.row, flaw.error))?;
         Ok(rows.into_iter().map(Arc::new).collect())
+    }
+
+    /// The tokens of a text, for people.
+    pub(crate) async fn describe(
+        &self,
+        card: &ModelCard,
+        field: &str,
+        text: String,
+        special_tokens: bool,
+    ) -> Result<Vec<Piece>, Problem> {
+        let _waiting = self.enter(1)?;
+        let encoder = card.encoder.clone();
+        let pieces = self.pool.run(text.len(), move || encoder.describe(&text, special_tokens)).await;
+        pieces.ok_or(Problem::Panicked)?.map_err(|error| row_problem(card, field, 0, error))
+    }
+
+    /// The text of token ids.
+    pub(crate) async fn decode(
+        &self,
+        card: &ModelCard,
+        field: &str,
+        ids: Vec<u32>,
+        special_tokens: bool,
+    ) -> Result<String, Problem> {
+        let _waiting = self.enter(1)?;
+        let encoder = card.encoder.clone();
+        let bytes = ids.len() * size_of::<u32>();
+        let text = self.pool.run(bytes, move || encoder.decode(&ids, special_tokens)).await;
+        text.ok_or(Problem::Panicked)?.map_err(|error| row_problem(card, field, 0, error))
+    }
+
+    /// How many texts are tokenized at once.
+    pub(crate) fn workers(&self) -> usize {
+        self.pool.threads()
     }
 
     fn enter(&self, asked: u64) -> Result<Waiting<'_>, Problem> {

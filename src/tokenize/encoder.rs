@@ -26,6 +26,17 @@ pub struct TextRow {
     pub pair: Option<String>,
 }
 
+/// A token of a text, for people to look at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Its id.
+    pub id: u32,
+    /// The part of the text that it stands for; the name of a special token.
+    pub text: String,
+    /// The characters of the text, from the first to behind the last; `None` for special tokens.
+    pub place: Option<(usize, usize)>,
+}
+
 /// Turns text into a model's tokens. Shared by all threads; encoding takes no lock of ours.
 ///
 /// Padding and truncation that tokenizer.json asks for are switched off: rows are padded, if at all, to their step, and
@@ -145,16 +156,36 @@ impl TextEncoder {
         Ok(row)
     }
 
-    /// The text of `ids`, special tokens left out.
+    /// The tokens of a text however many they are, with the special ones around it if they are wanted.
+    ///
+    /// # Errors
+    /// [`TokenizeError::Failed`].
+    pub fn describe(&self, text: &str, special_tokens: bool) -> Result<Vec<Piece>, TokenizeError> {
+        let encoding = self.tokenizer.encode_char_offsets(text, special_tokens).map_err(failed)?;
+        // Characters begin at these bytes, and the text ends at the last.
+        let starts: Vec<usize> = text.char_indices().map(|(start, _)| start).chain([text.len()]).collect();
+        let at = |character: usize| starts[character.min(starts.len() - 1)];
+        let tokens = encoding.get_ids().iter().zip(encoding.get_tokens()).zip(encoding.get_offsets());
+        let pieces = tokens.zip(encoding.get_special_tokens_mask()).map(|(((id, token), offsets), special)| {
+            let (start, stop) = *offsets;
+            match special {
+                0 => Piece { id: *id, text: text[at(start)..at(stop)].to_owned(), place: Some((start, stop)) },
+                _ => Piece { id: *id, text: token.clone(), place: None },
+            }
+        });
+        Ok(pieces.collect())
+    }
+
+    /// The text of `ids`, with or without special tokens.
     ///
     /// # Errors
     /// [`TokenizeError::UnknownToken`], [`TokenizeError::Failed`].
-    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizeError> {
+    pub fn decode(&self, ids: &[u32], special_tokens: bool) -> Result<String, TokenizeError> {
         if let Some(position) = ids.iter().position(|id| *id >= self.vocabulary) {
             let (id, last) = (u64::from(ids[position]), self.vocabulary - 1);
             return Err(TokenizeError::UnknownToken { id, position, last });
         }
-        self.tokenizer.decode(ids, true).map_err(failed)
+        self.tokenizer.decode(ids, !special_tokens).map_err(failed)
     }
 
     /// The pieces of a text, no special tokens.
@@ -281,8 +312,29 @@ mod tests {
     fn decoding_gives_the_text_back() {
         let encoder = encoder(512);
         let row = encoder.encode("python json parser", None, Truncate::No).unwrap();
-        assert_eq!(encoder.decode(&row.ids).unwrap(), "python json parser");
-        assert!(encoder.decode(&[9000]).is_err());
+        assert_eq!(encoder.decode(&row.ids, false).unwrap(), "python json parser");
+        let with_special = encoder.decode(&row.ids, true).unwrap();
+        assert!(with_special.len() > "python json parser".len() && with_special.contains("python json parser"));
+        assert!(encoder.decode(&[9000], false).is_err());
+    }
+
+    #[test]
+    fn tokens_are_shown_with_their_places() {
+        let encoder = encoder(512);
+        let text = "ein größerer parser";
+        let pieces = encoder.describe(text, true).unwrap();
+        let row = encoder.encode(text, None, Truncate::No).unwrap();
+        assert_eq!(pieces.iter().map(|piece| piece.id).collect::<Vec<_>>(), row.ids);
+        let last = pieces.len() - 1;
+        for (index, piece) in pieces.iter().enumerate() {
+            assert_eq!(piece.place.is_none(), index == 0 || index == last, "{piece:?}");
+            if let Some((start, stop)) = piece.place {
+                let shown: String = text.chars().skip(start).take(stop - start).collect();
+                assert_eq!((shown, piece.text.is_empty()), (piece.text.clone(), false));
+            }
+        }
+        assert_eq!(encoder.describe(text, false).unwrap(), pieces[1..last]);
+        assert_eq!(encoder.describe("", false).unwrap(), []);
     }
 
     #[test]

@@ -4,6 +4,6 @@ mod error;
 mod encoder;
 mod pool;
 
-pub use encoder::{TextEncoder, TextRow, Truncate};
+pub use encoder::{Piece, TextEncoder, TextRow, Truncate};
 pub use error::{RowError, TokenizeError};
 pub use pool::TokenizerPool;

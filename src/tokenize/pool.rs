@@ -41,6 +41,11 @@ impl TokenizerPool {
         Ok(TokenizerPool { threads: Arc::new(pool), queue: Arc::new(Semaphore::new(places)), places })
     }
 
+    /// Its threads.
+    pub fn threads(&self) -> usize {
+        self.threads.current_num_threads()
+    }
+
     /// The rows' tokens in order. Dropping the future gives up the result; a call that a thread has begun is finished.
     ///
     /// # Errors
@@ -51,30 +56,33 @@ impl TokenizerPool {
         rows: Vec<TextRow>,
         truncate: Truncate,
     ) -> Result<Vec<TokenRow>, RowError> {
-        let turn = Arc::clone(&self.queue).acquire_owned().await;
-        let turn = turn.map_err(|_| failed("the tokenizer's threads have ended"))?;
+        let bytes = |row: &TextRow| row.text.len() + row.pair.as_ref().map_or(0, String::len);
+        let bytes = rows.iter().map(bytes).sum();
+        let rows = self.run(bytes, move || encoder.encode_batch(&rows, truncate)).await;
+        rows.unwrap_or_else(|| Err(failed("it panicked on this request")))
+    }
+
+    /// Has a thread work on so many bytes of text. `None` if it ended, or the work panicked. Dropping the future gives up
+    /// the result; work that a thread has begun is finished.
+    pub async fn run<T: Send + 'static>(&self, bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+        let work = move || std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok();
+        let turn = Arc::clone(&self.queue).acquire_owned().await.ok()?;
         // Its own turn is the only one taken. So one connection's thread at most is held up at a time.
         let alone = self.queue.available_permits() + 1 == self.places;
-        let bytes = |row: &TextRow| row.text.len() + row.pair.as_ref().map_or(0, String::len);
-        if alone && rows.iter().map(bytes).sum::<usize>() <= SHORT_BYTES {
-            return encode(&encoder, &rows, truncate);
+        if alone && bytes <= SHORT_BYTES {
+            return work();
         }
         let (answer, result) = oneshot::channel();
         self.threads.spawn(move || {
             // Nobody waits any more when the future was dropped in the queue.
             if !answer.is_closed() {
                 // The receiver may be gone by now: its business.
-                let _ = answer.send(encode(&encoder, &rows, truncate));
+                let _ = answer.send(work());
             }
             drop(turn);
         });
-        result.await.unwrap_or_else(|_| Err(failed("its thread ended")))
+        result.await.ok()?
     }
-}
-
-fn encode(encoder: &TextEncoder, rows: &[TextRow], truncate: Truncate) -> Result<Vec<TokenRow>, RowError> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| encoder.encode_batch(rows, truncate)))
-        .unwrap_or_else(|_| Err(failed("it panicked on this request")))
 }
 
 fn failed(reason: &str) -> RowError {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::infer::infer;
-use super::stream::{self, Answers};
+use super::stream;
 use super::{metadata, repository, settings, statistics};
 use crate::engine::{ModelState, ModelStatus};
 use crate::service::call::Arrival;
@@ -15,6 +15,7 @@ use crate::service::errors::Problem;
 use crate::service::port::{Inference, Operations};
 use crate::service::proto::inference::grpc_inference_service_server::GrpcInferenceService;
 use crate::service::proto::inference::*;
+use crate::service::streams::Answers;
 
 /// The version of a model whose card cannot say it.
 const VERSION_OF_BROKEN: &str = "1";
@@ -79,12 +80,12 @@ impl<E: Inference + Operations> GrpcInferenceService for Oip<E> {
         Ok(Response::new(infer(&self.context, arrival, request.into_inner()).await?))
     }
 
-    type ModelStreamInferStream = Answers;
+    type ModelStreamInferStream = Answers<ModelStreamInferResponse>;
 
     async fn model_stream_infer(
         &self,
         request: Request<Streaming<ModelInferRequest>>,
-    ) -> Result<Response<Answers>, Status> {
+    ) -> Result<Response<Self::ModelStreamInferStream>, Status> {
         let arrival = Arrival::of(&request);
         Ok(Response::new(stream::open(self.context.clone(), arrival, request.into_inner())?))
     }

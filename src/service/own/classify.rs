@@ -1,7 +1,5 @@
 //! `plimsoll.v1.Classify`.
 
-use std::time::Instant;
-
 use prost::Message;
 use tonic::{Request, Response, Status};
 
@@ -15,6 +13,7 @@ use crate::service::proto::plimsoll::classify_server::Classify;
 use crate::service::proto::plimsoll::{Classification, ClassifyRequest, ClassifyResponse, Label};
 use crate::service::request::Inquiry;
 use crate::service::results;
+use crate::service::tasks::Scores;
 use crate::units::Bytes;
 
 #[tonic::async_trait]
@@ -35,24 +34,14 @@ impl<E: Inference> Own<E> {
         let rows = convert::rows(&self.context, card, request.texts, request.tokens, truncate, "")?;
 
         let inquiry = Inquiry { rows, priority, arrival, deadline: arrival.deadline };
-        let mut served = self.context.run(&target, inquiry).await?;
+        let mut served = self.context.classify(&target, inquiry, Scores::raw(request.raw_scores)).await?;
 
-        let finishing = Instant::now();
         let count = if request.top_k == 0 { usize::MAX } else { request.top_k as usize };
         let rows = std::mem::take(&mut served.answer.rows).into_iter();
-        let results = rows.map(|mut scores| {
-            if !request.raw_scores {
-                results::softmax(&mut scores);
-            }
-            classification(card, &scores, count)
-        });
-        let results = results.collect();
+        let results = rows.map(|scores| classification(card, &scores, count)).collect();
         let metadata = convert::metadata(card, request.request_id, arrival, &served);
         let response = ClassifyResponse { results, metadata: Some(metadata) };
         self.context.check_answer(Bytes::new(response.encoded_len() as u64))?;
-        if let Some(times) = self.context.host_times(target.registered.id) {
-            times.add(served.tokenize, finishing.elapsed());
-        }
         Ok(response)
     }
 }

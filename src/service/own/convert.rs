@@ -11,8 +11,8 @@ use crate::service::context::Context;
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
 use crate::service::proto::plimsoll as wire;
-use crate::service::request::{self, Encoding, Rows, Served};
-use crate::tokenize::{TextRow, Truncate};
+use crate::service::request::{self, Rows, Served};
+use crate::tokenize::Truncate;
 use crate::units::Bytes;
 
 /// Reads a `truncate` field.
@@ -46,14 +46,7 @@ pub(super) fn rows<E: Inference>(
 ) -> Result<Rows, Problem> {
     match (texts.is_empty(), tokens.is_empty()) {
         (false, false) => Err(Problem::invalid("tokens", "texts and token ids are mixed: send one of them")),
-        (_, true) => {
-            context.check_rows("texts", texts.len())?;
-            for (row, text) in texts.iter().enumerate() {
-                context.check_text(|| format!("texts[{row}]"), text)?;
-            }
-            let texts = texts.into_iter().map(|text| TextRow { text: format!("{prompt}{text}"), pair: None });
-            Ok(Rows::Texts(texts.collect(), Encoding { truncate, field: "texts" }))
-        }
+        (_, true) => context.texts("texts", texts, prompt, truncate),
         (true, false) => {
             context.check_rows("tokens", tokens.len())?;
             let made = tokens.into_iter().enumerate().map(|(row, tokens)| {

@@ -1,7 +1,5 @@
 //! `plimsoll.v1.Embed`.
 
-use std::time::Instant;
-
 use prost::Message;
 use tonic::{Request, Response, Status};
 
@@ -35,24 +33,15 @@ impl<E: Inference> Own<E> {
         let normalize = request.normalize.unwrap_or(card.normalize);
         let finish = Finish::new("dimensions", request.dimensions.into(), card.dimensions, normalize)?;
         let rows = convert::rows(&self.context, card, request.texts, request.tokens, truncate, &prompt)?;
-        self.context.check_answer(Bytes::new(rows.len() as u64) * (finish.dimensions as u64) * 4)?;
-
         let inquiry = Inquiry { rows, priority, arrival, deadline: arrival.deadline };
-        let mut served = self.context.run(&target, inquiry).await?;
+        let mut served = self.context.embed(&target, inquiry, finish).await?;
 
-        let finishing = Instant::now();
         let vectors = std::mem::take(&mut served.answer.rows);
-        let embeddings = vectors.into_iter().zip(&served.tokens).map(|(mut values, tokens)| {
-            finish.apply(&mut values);
-            Embedding { values, tokens: *tokens }
-        });
-        let embeddings = embeddings.collect();
+        let embeddings = vectors.into_iter().zip(&served.tokens);
+        let embeddings = embeddings.map(|(values, tokens)| Embedding { values, tokens: *tokens }).collect();
         let metadata = convert::metadata(card, request.request_id, arrival, &served);
         let response = EmbedResponse { embeddings, metadata: Some(metadata) };
         self.context.check_answer(Bytes::new(response.encoded_len() as u64))?;
-        if let Some(times) = self.context.host_times(target.registered.id) {
-            times.add(served.tokenize, finishing.elapsed());
-        }
         Ok(response)
     }
 }

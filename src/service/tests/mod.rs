@@ -11,4 +11,5 @@ mod deadlines;
 mod overload;
 mod messages;
 mod streams;
+mod tei;
 mod drain;

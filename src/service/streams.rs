@@ -1,0 +1,116 @@
+//! Requests over one stream, whatever the protocol. A bounded number is in flight at once, and the answers keep the order
+//! of the requests.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::{Stream, StreamExt};
+use tonic::{Status, Streaming};
+use tracing::Instrument;
+
+use super::call::Arrival;
+use super::context::Context;
+use super::errors::{Problem, rephrase_transport};
+use super::port::Inference;
+use super::server::InFlight;
+
+/// The answers of one stream. An error is its last item.
+pub(crate) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
+
+/// What the reader of a stream hands to its writer, in the order of the requests.
+enum Next<A> {
+    Answer(Running<A>),
+    /// The stream itself is broken; this ends it.
+    Broken(Status),
+}
+
+/// A request in flight. Dropping it, as the stream does when the client has gone, cancels it.
+struct Running<A>(JoinHandle<Result<A, Status>>);
+
+impl<A> Drop for Running<A> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Opens a stream whose requests `answer` answers; one that panics is answered by `panicked`.
+pub(crate) fn open<E, R, A, F>(
+    context: Arc<Context<E>>,
+    arrival: Arrival,
+    requests: Streaming<R>,
+    answer: impl Fn(Arc<Context<E>>, Arrival, R) -> F + Send + 'static,
+    panicked: fn() -> Result<A, Status>,
+) -> Result<Answers<A>, Problem>
+where
+    E: Inference,
+    R: Send + 'static,
+    A: Send + 'static,
+    F: Future<Output = Result<A, Status>> + Send + 'static,
+{
+    let permit = context.streams.clone().try_acquire_owned();
+    let permit = permit.map_err(|_| Problem::TooManyStreams { limit: context.limits.streams })?;
+    let guard = (permit, InFlight::enter(&context.in_flight));
+    let (sender, receiver) = mpsc::channel(context.limits.stream_requests.max(1) as usize);
+    tokio::spawn(read(context, arrival, requests, sender, answer).in_current_span());
+    Ok(Box::pin(
+        ReceiverStream::new(receiver).then(move |next| write(next, panicked)).map(move |answer| hold(&guard, answer)),
+    ))
+}
+
+/// The stream counts as open until its writer is dropped.
+fn hold<T>(_guard: &(OwnedSemaphorePermit, InFlight), answer: T) -> T {
+    answer
+}
+
+async fn write<A>(next: Next<A>, panicked: fn() -> Result<A, Status>) -> Result<A, Status> {
+    match next {
+        Next::Answer(mut running) => (&mut running.0).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "a request of a stream panicked");
+            panicked()
+        }),
+        Next::Broken(status) => Err(status),
+    }
+}
+
+/// Reads requests until the client has sent its last, has gone, or the server goes down.
+async fn read<E, R, A, F>(
+    context: Arc<Context<E>>,
+    call: Arrival,
+    mut requests: Streaming<R>,
+    sender: mpsc::Sender<Next<A>>,
+    answer: impl Fn(Arc<Context<E>>, Arrival, R) -> F + Send,
+) where
+    E: Inference,
+    R: Send + 'static,
+    A: Send + 'static,
+    F: Future<Output = Result<A, Status>> + Send + 'static,
+{
+    let mut draining = context.draining.clone();
+    loop {
+        // A place in the channel first: a request is read only when it may start. One answer is with the writer.
+        let Ok(place) = sender.reserve().await else { return };
+        let read = tokio::select! {
+            read = requests.message() => read,
+            () = sender.closed() => return,
+            _ = draining.wait_for(|draining| *draining) => return,
+        };
+        match read {
+            Ok(Some(request)) => {
+                let arrival = Arrival { at: Instant::now(), deadline: call.deadline };
+                let answer = answer(context.clone(), arrival, request);
+                place.send(Next::Answer(Running(tokio::spawn(answer.in_current_span()))));
+            }
+            Ok(None) => return,
+            Err(status) => {
+                let status = rephrase_transport(&status, context.limits.message).unwrap_or(status);
+                place.send(Next::Broken(status));
+                return;
+            }
+        }
+    }
+}

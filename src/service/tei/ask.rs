@@ -1,0 +1,266 @@
+//! What clients of text-embeddings-inference ask, without the form in which they do.
+
+use std::time::Instant;
+
+use crate::config::Task;
+use crate::model::ModelCard;
+use crate::scheduler::Priority;
+use crate::service::call::Arrival;
+use crate::service::context::{Context, Target};
+use crate::service::errors::Problem;
+use crate::service::port::Inference;
+use crate::service::request::{self, Encoding, Inquiry, Rows, Served};
+use crate::service::results::{self, Finish};
+use crate::service::tasks::Scores;
+use crate::tokenize::{Piece, TextRow, Truncate};
+use crate::units::Bytes;
+
+/// Whose answer is wanted, and by when.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    /// A model's name; empty: the only one for the task.
+    pub(crate) model: String,
+    pub(crate) arrival: Arrival,
+}
+
+/// Texts to embed.
+#[derive(Clone, Debug)]
+pub(crate) struct Embed {
+    pub(crate) inputs: Vec<String>,
+    pub(crate) truncate: Truncate,
+    /// `None`: as the model's users expect it.
+    pub(crate) normalize: Option<bool>,
+    /// Empty: the model's usual one, if it has one.
+    pub(crate) prompt_name: String,
+    /// 0: all.
+    pub(crate) dimensions: u64,
+}
+
+/// Texts, or pairs of them, to label.
+#[derive(Clone, Debug)]
+pub(crate) struct Predict {
+    pub(crate) inputs: Vec<TextRow>,
+    pub(crate) truncate: Truncate,
+    pub(crate) scores: Scores,
+}
+
+/// Texts to rank for a query.
+#[derive(Clone, Debug)]
+pub(crate) struct Rerank {
+    pub(crate) query: String,
+    pub(crate) texts: Vec<String>,
+    pub(crate) truncate: Truncate,
+    pub(crate) scores: Scores,
+    pub(crate) return_text: bool,
+}
+
+/// One label of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Prediction {
+    pub(crate) label: String,
+    pub(crate) score: f32,
+}
+
+/// One text's place.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Rank {
+    pub(crate) index: usize,
+    pub(crate) score: f32,
+    pub(crate) text: Option<String>,
+}
+
+/// Numbers of nanoseconds, characters and tokens of a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spent {
+    pub(crate) characters: u64,
+    pub(crate) tokens: u64,
+    pub(crate) total_ns: u64,
+    pub(crate) tokenize_ns: u64,
+    pub(crate) queue_ns: u64,
+    pub(crate) compute_ns: u64,
+}
+
+/// An answer and what it took.
+pub(crate) struct Answered<T> {
+    pub(crate) result: T,
+    /// The model that answered.
+    pub(crate) model: String,
+    pub(crate) spent: Spent,
+}
+
+/// What is served, for a client that wants to know its limits.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) target: Facing,
+    pub(crate) queue_rows_max: u32,
+    pub(crate) batch_rows_max: u32,
+    pub(crate) request_rows_max: u32,
+    pub(crate) tokenization_workers: u32,
+}
+
+/// A model as clients see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Facing {
+    pub(crate) name: String,
+    pub(crate) revision: String,
+    pub(crate) dtype: String,
+    pub(crate) task: Task,
+    pub(crate) length_max: u32,
+    pub(crate) labels: Vec<String>,
+    pub(crate) pooling: Option<String>,
+}
+
+/// How a text that is too long is treated.
+pub(crate) fn truncation(truncate: bool, left: bool) -> Truncate {
+    match (truncate, left) {
+        (false, _) => Truncate::No,
+        (true, false) => Truncate::End,
+        (true, true) => Truncate::Start,
+    }
+}
+
+impl<E: Inference> Context<E> {
+    /// An embedding for each text.
+    pub(crate) async fn tei_embed(&self, asked: &Asked, ask: Embed) -> Result<Answered<Vec<Vec<f32>>>, Problem> {
+        let target = self.target_for(Task::Embed, &asked.model)?;
+        let card = &target.definition.card;
+        let prompt = request::prompt(card, "prompt_name", &ask.prompt_name)?;
+        let normalize = ask.normalize.unwrap_or(true);
+        let finish = Finish::new("dimensions", ask.dimensions, card.dimensions, normalize)?;
+        let characters = count(ask.inputs.iter().map(String::as_str));
+        let rows = self.texts("inputs", ask.inputs, &prompt, ask.truncate)?;
+        let mut served = self.embed(&target, inquiry(rows, asked.arrival), finish).await?;
+        let result = std::mem::take(&mut served.answer.rows);
+        Ok(answered(result, card, asked, characters, &served))
+    }
+
+    /// All labels of each row, the likeliest first.
+    pub(crate) async fn tei_predict(
+        &self,
+        asked: &Asked,
+        ask: Predict,
+    ) -> Result<Answered<Vec<Vec<Prediction>>>, Problem> {
+        let target = self.target_for(Task::Classify, &asked.model)?;
+        let card = &target.definition.card;
+        self.check_rows("inputs", ask.inputs.len())?;
+        for (row, TextRow { text, pair }) in ask.inputs.iter().enumerate() {
+            for text in [Some(text), pair.as_ref()].into_iter().flatten() {
+                self.check_text(|| format!("inputs[{row}]"), text)?;
+            }
+        }
+        let texts = ask.inputs.iter().flat_map(|row| [Some(row.text.as_str()), row.pair.as_deref()]);
+        let characters = count(texts.flatten());
+        let rows = Rows::Texts(ask.inputs, Encoding { truncate: ask.truncate, field: "inputs" });
+        let served = self.classify(&target, inquiry(rows, asked.arrival), ask.scores).await?;
+        let label = |index: usize| card.labels.get(index).cloned().unwrap_or_else(|| format!("LABEL_{index}"));
+        let ranked = |scores: &Vec<f32>| {
+            let best = results::top(scores, scores.len()).into_iter();
+            best.map(|(index, score)| Prediction { label: label(index), score }).collect()
+        };
+        let result = served.answer.rows.iter().map(ranked).collect();
+        Ok(answered(result, card, asked, characters, &served))
+    }
+
+    /// The texts' places, the best first.
+    pub(crate) async fn tei_rerank(&self, asked: &Asked, ask: Rerank) -> Result<Answered<Vec<Rank>>, Problem> {
+        let target = self.target_for(Task::Rerank, &asked.model)?;
+        let card = &target.definition.card;
+        let characters = count(ask.texts.iter().chain([&ask.query]).map(String::as_str));
+        if ask.return_text {
+            let bytes: usize = ask.texts.iter().map(String::len).sum();
+            self.check_answer(Bytes::new(bytes as u64))?;
+        }
+        let mut kept: Vec<Option<String>> = match ask.return_text {
+            true => ask.texts.iter().cloned().map(Some).collect(),
+            false => vec![None; ask.texts.len()],
+        };
+        let rows = self.pairs(&ask.query, "texts", ask.texts, ask.truncate)?;
+        let (ranks, served) = self.rerank(&target, inquiry(rows, asked.arrival), ask.scores).await?;
+        let result = ranks.into_iter().map(|(index, score)| Rank { index, score, text: kept[index].take() }).collect();
+        Ok(answered(result, card, asked, characters, &served))
+    }
+
+    /// The tokens of a text.
+    pub(crate) async fn tei_tokenize(
+        &self,
+        asked: &Asked,
+        text: String,
+        special_tokens: bool,
+        prompt_name: &str,
+    ) -> Result<Vec<Piece>, Problem> {
+        let target = self.any_target(&asked.model)?;
+        let card = &target.definition.card;
+        self.check_text(|| "inputs".to_owned(), &text)?;
+        let prompt = request::prompt(card, "prompt_name", prompt_name)?;
+        self.tokenizer.describe(card, "inputs", format!("{prompt}{text}"), special_tokens).await
+    }
+
+    /// The text of token ids.
+    pub(crate) async fn tei_decode(
+        &self,
+        asked: &Asked,
+        ids: Vec<u32>,
+        special_tokens: bool,
+    ) -> Result<String, Problem> {
+        let target = self.any_target(&asked.model)?;
+        self.check_answer(Bytes::new(ids.len() as u64 * 4))?;
+        self.tokenizer.decode(&target.definition.card, "ids", ids, special_tokens).await
+    }
+
+    /// What is said of a model.
+    pub(crate) fn tei_facts(&self, asked: &Asked) -> Result<Facts, Problem> {
+        let target = self.any_target(&asked.model)?;
+        let card = &target.definition.card;
+        let status = self.status(target.registered.id);
+        let target = Facing {
+            name: card.name.clone(),
+            revision: status.as_ref().map(|status| status.revision.to_string()).unwrap_or_default(),
+            dtype: card.dtype.to_string(),
+            task: card.task,
+            length_max: card.length_max,
+            labels: card.labels.clone(),
+            pooling: card.pooling.map(|pooling| pooling.to_string()),
+        };
+        Ok(Facts {
+            target,
+            queue_rows_max: self.limits.tokenizer_rows,
+            batch_rows_max: status.map_or(0, |status| status.batch_rows_max),
+            request_rows_max: self.limits.request_rows,
+            tokenization_workers: self.tokenizer.workers() as u32,
+        })
+    }
+
+    /// The model of this name, whatever its task; an empty name means the only one there is.
+    fn any_target(&self, name: &str) -> Result<Target, Problem> {
+        if !name.is_empty() {
+            return self.target(name);
+        }
+        let names: Vec<String> = self.engine.statuses().into_iter().map(|status| status.name).collect();
+        match names.as_slice() {
+            [only] => self.target(only),
+            several => Err(Problem::invalid("model", format!("it is empty: name one of {}", several.join(", ")))),
+        }
+    }
+}
+
+fn inquiry(rows: Rows, arrival: Arrival) -> Inquiry {
+    Inquiry { rows, priority: Priority::Normal, arrival, deadline: arrival.deadline }
+}
+
+fn count<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
+    texts.map(|text| text.chars().count() as u64).sum()
+}
+
+fn answered<T>(result: T, card: &ModelCard, asked: &Asked, characters: u64, served: &Served) -> Answered<T> {
+    let ns = |us: u64| us.saturating_mul(1000);
+    let compute = served.answer.steps.iter().map(|step| step.compute.get()).fold(0, u64::saturating_add);
+    let spent = Spent {
+        characters,
+        tokens: served.tokens.iter().map(|tokens| u64::from(*tokens)).sum(),
+        total_ns: Instant::now().saturating_duration_since(asked.arrival.at).as_nanos() as u64,
+        tokenize_ns: served.tokenize.as_nanos() as u64,
+        queue_ns: ns(served.answer.queued.get()),
+        compute_ns: ns(compute),
+    };
+    Answered { result, model: card.name.clone(), spent }
+}

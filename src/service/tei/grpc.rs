@@ -1,0 +1,364 @@
+//! `tei.v1`: the services. The metadata key `model` says which model is asked.
+
+use std::sync::Arc;
+
+use prost::Message;
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::ask::{self, Answered, Asked, Prediction, Spent, truncation};
+use crate::config::Task;
+use crate::service::call::Arrival;
+use crate::service::context::Context;
+use crate::service::errors::Problem;
+use crate::service::port::Inference;
+use crate::service::proto::tei as wire;
+use crate::service::proto::tei::embed_server::Embed;
+use crate::service::proto::tei::info_server::Info;
+use crate::service::proto::tei::predict_server::Predict;
+use crate::service::proto::tei::rerank_server::Rerank;
+use crate::service::proto::tei::tokenize_server::Tokenize;
+use crate::service::streams::{self, Answers};
+use crate::service::tasks::Scores;
+use crate::tokenize::{Piece, TextRow, Truncate};
+use crate::units::Bytes;
+
+const NO_SPARSE: &str = "no model of this server has sparse embeddings: ask for dense ones with Embed";
+const NO_TOKENS: &str = "this server answers with one vector for a text, not for each token: ask Embed";
+
+/// The metadata key that names a model.
+const MODEL_KEY: &str = "model";
+
+/// All services of `tei.v1`.
+pub(crate) struct Tei<E> {
+    pub(crate) context: Arc<Context<E>>,
+}
+
+/// Whose answer a call wants.
+fn asked<T>(request: &Request<T>) -> Result<Asked, Problem> {
+    Ok(Asked { model: model(request.metadata())?, arrival: Arrival::of(request) })
+}
+
+fn model(metadata: &MetadataMap) -> Result<String, Problem> {
+    let Some(value) = metadata.get(MODEL_KEY) else { return Ok(String::new()) };
+    let name = value.to_str().map_err(|_| Problem::invalid("metadata['model']", "it is not text"))?;
+    Ok(name.to_owned())
+}
+
+/// Reads how a text that is too long is treated. An end that does not exist is refused even where nothing is cut.
+fn truncate(truncate: bool, direction: i32) -> Result<Truncate, Problem> {
+    match wire::TruncationDirection::try_from(direction) {
+        Ok(wire::TruncationDirection::Right) => Ok(truncation(truncate, false)),
+        Ok(wire::TruncationDirection::Left) => Ok(truncation(truncate, true)),
+        Err(_) => Err(Problem::invalid(
+            "truncation_direction",
+            format!("{direction} is not one of its values, which are 0 (right) and 1 (left)"),
+        )),
+    }
+}
+
+fn metadata(spent: Spent) -> Option<wire::Metadata> {
+    let number = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    Some(wire::Metadata {
+        compute_chars: number(spent.characters),
+        compute_tokens: number(spent.tokens),
+        total_time_ns: spent.total_ns,
+        tokenization_time_ns: spent.tokenize_ns,
+        queue_time_ns: spent.queue_ns,
+        inference_time_ns: spent.compute_ns,
+    })
+}
+
+/// The answers to a stream of messages, each of which `answer` answers for the model that the stream names.
+fn stream<E, R, A, F>(
+    context: &Arc<Context<E>>,
+    request: Request<Streaming<R>>,
+    answer: fn(Arc<Context<E>>, Asked, R) -> F,
+) -> Result<Response<Answers<A>>, Status>
+where
+    E: Inference,
+    R: Send + 'static,
+    A: Send + 'static,
+    F: Future<Output = Result<A, Problem>> + Send + 'static,
+{
+    let Asked { model, arrival } = asked(&request)?;
+    let one = move |context: Arc<Context<E>>, arrival, message| {
+        let answer = answer(context, Asked { model: model.clone(), arrival }, message);
+        async move { answer.await.map_err(Status::from) }
+    };
+    let panicked = || Err(Problem::Panicked.into());
+    Ok(Response::new(streams::open(context.clone(), arrival, request.into_inner(), one, panicked)?))
+}
+
+#[tonic::async_trait]
+impl<E: Inference> Info for Tei<E> {
+    async fn info(&self, request: Request<wire::InfoRequest>) -> Result<Response<wire::InfoResponse>, Status> {
+        let facts = self.context.tei_facts(&asked(&request)?)?;
+        let model_type = match facts.target.task {
+            Task::Embed => wire::ModelType::Embedding,
+            Task::Classify => wire::ModelType::Classifier,
+            Task::Rerank => wire::ModelType::Reranker,
+        };
+        Ok(Response::new(wire::InfoResponse {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            sha: None,
+            docker_label: None,
+            model_id: facts.target.name,
+            model_sha: Some(facts.target.revision),
+            model_dtype: facts.target.dtype,
+            model_type: model_type.into(),
+            max_concurrent_requests: facts.queue_rows_max,
+            max_input_length: facts.target.length_max,
+            max_batch_tokens: facts.batch_rows_max.saturating_mul(facts.target.length_max),
+            max_batch_requests: Some(facts.batch_rows_max),
+            max_client_batch_size: facts.request_rows_max,
+            tokenization_workers: facts.tokenization_workers,
+        }))
+    }
+}
+
+async fn embed<E: Inference>(
+    context: Arc<Context<E>>,
+    asked: Asked,
+    message: wire::EmbedRequest,
+) -> Result<wire::EmbedResponse, Problem> {
+    let ask = ask::Embed {
+        inputs: vec![message.inputs],
+        truncate: truncate(message.truncate, message.truncation_direction)?,
+        normalize: message.normalize,
+        prompt_name: message.prompt_name.unwrap_or_default(),
+        dimensions: message.dimensions.unwrap_or_default().into(),
+    };
+    let Answered { result, spent, .. } = context.tei_embed(&asked, ask).await?;
+    Ok(wire::EmbedResponse { embeddings: result.into_iter().flatten().collect(), metadata: metadata(spent) })
+}
+
+#[tonic::async_trait]
+impl<E: Inference> Embed for Tei<E> {
+    type EmbedStreamStream = Answers<wire::EmbedResponse>;
+    type EmbedSparseStreamStream = Answers<wire::EmbedSparseResponse>;
+    type EmbedAllStreamStream = Answers<wire::EmbedAllResponse>;
+
+    async fn embed(&self, request: Request<wire::EmbedRequest>) -> Result<Response<wire::EmbedResponse>, Status> {
+        let asked = asked(&request)?;
+        Ok(Response::new(embed(self.context.clone(), asked, request.into_inner()).await?))
+    }
+
+    async fn embed_stream(
+        &self,
+        request: Request<Streaming<wire::EmbedRequest>>,
+    ) -> Result<Response<Self::EmbedStreamStream>, Status> {
+        stream(&self.context, request, embed)
+    }
+
+    async fn embed_sparse(
+        &self,
+        _: Request<wire::EmbedSparseRequest>,
+    ) -> Result<Response<wire::EmbedSparseResponse>, Status> {
+        Err(Problem::NotOffered(NO_SPARSE).into())
+    }
+
+    async fn embed_sparse_stream(
+        &self,
+        _: Request<Streaming<wire::EmbedSparseRequest>>,
+    ) -> Result<Response<Self::EmbedSparseStreamStream>, Status> {
+        Err(Problem::NotOffered(NO_SPARSE).into())
+    }
+
+    async fn embed_all(&self, _: Request<wire::EmbedAllRequest>) -> Result<Response<wire::EmbedAllResponse>, Status> {
+        Err(Problem::NotOffered(NO_TOKENS).into())
+    }
+
+    async fn embed_all_stream(
+        &self,
+        _: Request<Streaming<wire::EmbedAllRequest>>,
+    ) -> Result<Response<Self::EmbedAllStreamStream>, Status> {
+        Err(Problem::NotOffered(NO_TOKENS).into())
+    }
+}
+
+async fn predict_row<E: Inference>(
+    context: Arc<Context<E>>,
+    asked: Asked,
+    row: TextRow,
+    truncate: Truncate,
+    raw_scores: bool,
+) -> Result<wire::PredictResponse, Problem> {
+    let ask = ask::Predict { inputs: vec![row], truncate, scores: Scores::raw(raw_scores) };
+    let Answered { result, spent, .. } = context.tei_predict(&asked, ask).await?;
+    let message = |Prediction { label, score }| wire::Prediction { score, label };
+    let predictions = result.into_iter().flatten().map(message).collect();
+    Ok(wire::PredictResponse { predictions, metadata: metadata(spent) })
+}
+
+async fn predict<E: Inference>(
+    context: Arc<Context<E>>,
+    asked: Asked,
+    message: wire::PredictRequest,
+) -> Result<wire::PredictResponse, Problem> {
+    let truncate = truncate(message.truncate, message.truncation_direction)?;
+    predict_row(context, asked, TextRow { text: message.inputs, pair: None }, truncate, message.raw_scores).await
+}
+
+async fn predict_pair<E: Inference>(
+    context: Arc<Context<E>>,
+    asked: Asked,
+    message: wire::PredictPairRequest,
+) -> Result<wire::PredictResponse, Problem> {
+    let truncate = truncate(message.truncate, message.truncation_direction)?;
+    let [text, pair] = <[String; 2]>::try_from(message.inputs)
+        .map_err(|inputs| Problem::invalid("inputs", format!("a pair has 2 texts, not {}", inputs.len())))?;
+    predict_row(context, asked, TextRow { text, pair: Some(pair) }, truncate, message.raw_scores).await
+}
+
+#[tonic::async_trait]
+impl<E: Inference> Predict for Tei<E> {
+    type PredictStreamStream = Answers<wire::PredictResponse>;
+    type PredictPairStreamStream = Answers<wire::PredictResponse>;
+
+    async fn predict(&self, request: Request<wire::PredictRequest>) -> Result<Response<wire::PredictResponse>, Status> {
+        let asked = asked(&request)?;
+        Ok(Response::new(predict(self.context.clone(), asked, request.into_inner()).await?))
+    }
+
+    async fn predict_pair(
+        &self,
+        request: Request<wire::PredictPairRequest>,
+    ) -> Result<Response<wire::PredictResponse>, Status> {
+        let asked = asked(&request)?;
+        Ok(Response::new(predict_pair(self.context.clone(), asked, request.into_inner()).await?))
+    }
+
+    async fn predict_stream(
+        &self,
+        request: Request<Streaming<wire::PredictRequest>>,
+    ) -> Result<Response<Self::PredictStreamStream>, Status> {
+        stream(&self.context, request, predict)
+    }
+
+    async fn predict_pair_stream(
+        &self,
+        request: Request<Streaming<wire::PredictPairRequest>>,
+    ) -> Result<Response<Self::PredictPairStreamStream>, Status> {
+        stream(&self.context, request, predict_pair)
+    }
+}
+
+impl<E: Inference> Tei<E> {
+    async fn rank(&self, asked: Asked, message: wire::RerankRequest) -> Result<wire::RerankResponse, Problem> {
+        let ask = ask::Rerank {
+            query: message.query,
+            texts: message.texts,
+            truncate: truncate(message.truncate, message.truncation_direction)?,
+            scores: Scores::raw(message.raw_scores),
+            return_text: message.return_text,
+        };
+        let Answered { result, spent, .. } = self.context.tei_rerank(&asked, ask).await?;
+        let message = |ask::Rank { index, score, text }| wire::Rank { index: index as u32, text, score };
+        let ranks = result.into_iter().map(message).collect();
+        let response = wire::RerankResponse { ranks, metadata: metadata(spent) };
+        self.context.check_answer(Bytes::new(response.encoded_len() as u64))?;
+        Ok(response)
+    }
+
+    /// One request of a stream's messages. No more is read than one request may have.
+    async fn gather(&self, mut messages: Streaming<wire::RerankStreamRequest>) -> Result<wire::RerankRequest, Status> {
+        let mut gathered: Option<wire::RerankRequest> = None;
+        let mut bytes = Bytes::ZERO;
+        while let Some(message) = messages.message().await? {
+            let rerank = gathered.get_or_insert_with(|| wire::RerankRequest {
+                query: message.query.clone(),
+                texts: Vec::new(),
+                truncate: message.truncate,
+                raw_scores: message.raw_scores,
+                return_text: message.return_text,
+                truncation_direction: message.truncation_direction,
+            });
+            // One query for all: clients send it with each text, or with the first.
+            if !message.query.is_empty() && message.query != rerank.query {
+                let text = format!("message {} has another query than the first", rerank.texts.len());
+                return Err(Problem::invalid("query", text).into());
+            }
+            bytes = bytes + Bytes::new(message.text.len() as u64);
+            self.context.check_answer(bytes)?;
+            rerank.texts.push(message.text);
+            self.context.check_rows("texts", rerank.texts.len())?;
+        }
+        gathered.ok_or_else(|| Problem::invalid("texts", "the stream has no messages: send at least one").into())
+    }
+}
+
+#[tonic::async_trait]
+impl<E: Inference> Rerank for Tei<E> {
+    async fn rerank(&self, request: Request<wire::RerankRequest>) -> Result<Response<wire::RerankResponse>, Status> {
+        let asked = asked(&request)?;
+        Ok(Response::new(self.rank(asked, request.into_inner()).await?))
+    }
+
+    async fn rerank_stream(
+        &self,
+        request: Request<Streaming<wire::RerankStreamRequest>>,
+    ) -> Result<Response<wire::RerankResponse>, Status> {
+        let asked = asked(&request)?;
+        let message = self.gather(request.into_inner()).await?;
+        Ok(Response::new(self.rank(asked, message).await?))
+    }
+}
+
+async fn tokenize<E: Inference>(
+    context: Arc<Context<E>>,
+    asked: Asked,
+    message: wire::EncodeRequest,
+) -> Result<wire::EncodeResponse, Problem> {
+    let prompt = message.prompt_name.unwrap_or_default();
+    let pieces = context.tei_tokenize(&asked, message.inputs, message.add_special_tokens, &prompt).await?;
+    let token = |Piece { id, text, place }| wire::SimpleToken {
+        id,
+        text,
+        special: place.is_none(),
+        start: place.map(|(start, _)| start as u32),
+        stop: place.map(|(_, stop)| stop as u32),
+    };
+    let response = wire::EncodeResponse { tokens: pieces.into_iter().map(token).collect() };
+    context.check_answer(Bytes::new(response.encoded_len() as u64))?;
+    Ok(response)
+}
+
+async fn decode<E: Inference>(
+    context: Arc<Context<E>>,
+    asked: Asked,
+    message: wire::DecodeRequest,
+) -> Result<wire::DecodeResponse, Problem> {
+    let text = context.tei_decode(&asked, message.ids, !message.skip_special_tokens).await?;
+    Ok(wire::DecodeResponse { text })
+}
+
+#[tonic::async_trait]
+impl<E: Inference> Tokenize for Tei<E> {
+    type TokenizeStreamStream = Answers<wire::EncodeResponse>;
+    type DecodeStreamStream = Answers<wire::DecodeResponse>;
+
+    async fn tokenize(&self, request: Request<wire::EncodeRequest>) -> Result<Response<wire::EncodeResponse>, Status> {
+        let asked = asked(&request)?;
+        Ok(Response::new(tokenize(self.context.clone(), asked, request.into_inner()).await?))
+    }
+
+    async fn tokenize_stream(
+        &self,
+        request: Request<Streaming<wire::EncodeRequest>>,
+    ) -> Result<Response<Self::TokenizeStreamStream>, Status> {
+        stream(&self.context, request, tokenize)
+    }
+
+    async fn decode(&self, request: Request<wire::DecodeRequest>) -> Result<Response<wire::DecodeResponse>, Status> {
+        let asked = asked(&request)?;
+        Ok(Response::new(decode(self.context.clone(), asked, request.into_inner()).await?))
+    }
+
+    async fn decode_stream(
+        &self,
+        request: Request<Streaming<wire::DecodeRequest>>,
+    ) -> Result<Response<Self::DecodeStreamStream>, Status> {
+        stream(&self.context, request, decode)
+    }
+}

@@ -1,0 +1,6 @@
+//! The interface of text-embeddings-inference: over gRPC here, over HTTP in `http`. What both ask is `ask`.
+
+pub(crate) mod ask;
+mod grpc;
+
+pub(crate) use grpc::Tei;
