@@ -241,7 +241,6 @@ class Watch:
     """Memory from outside, every 10 ms on a thread of its own."""
 
     peak = samples = 0
-    parts_at_peak = {}
 
     def watching(self, server):
         self.server, self.stop = server, threading.Event()
@@ -256,11 +255,11 @@ class Watch:
         self.thread.join()
 
     def sample(self):
+        self.thread_is_well = False
         while not self.stop.wait(0.01):
-            now = self.now(self.server)
+            self.peak = max(self.peak, self.now(self.server))
             self.samples += 1
-            if now > self.peak:
-                self.peak, self.parts_at_peak = now, parts(self.server.metrics())
+        self.thread_is_well = True
 
 
 class Resident(Watch):
@@ -280,11 +279,11 @@ class Card(Watch):
     """What the card has given out since this process has had its context: all of it to the server, on a card of its own."""
 
     def allowed(self, budget, _, metrics):
-        at_the_end = parts(metrics)
-        for when, found in (("at the end", at_the_end), ("just after the peak", self.parts_at_peak)):
-            shown = ", ".join(f"{part} {value / MIB:.1f}" for part, value in found.items() if part != "free")
-            print(f"parts {when}, as the server says: {shown}")
-        return budget + at_the_end["fixed"]
+        found = parts(metrics)
+        print("parts, as the server says: " + ", ".join(f"{part} {value / MIB:.1f}" for part, value in found.items() if part != "free"))
+        if not self.thread_is_well:
+            sys.exit("the thread that watches the card has died: its peak says nothing")
+        return budget + found["fixed"]
 
     def __init__(self):
         self.driver = ctypes.CDLL("libcuda.so.1")

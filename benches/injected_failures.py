@@ -68,9 +68,12 @@ def profile():
     """Measures the models before anything fails: a server would measure between its steps, and the failures would be the
     measurement's."""
     folder = args.profiles or tempfile.mkdtemp(prefix="plimsoll-profiles-")
-    for name in args.models.split(","):
-        subprocess.run([args.plimsoll, "profile", name, "--device", "cuda", "--models", args.repository, "--profile-dir", folder],
-                       check=True, stdout=subprocess.DEVNULL)
+    options = ["--device", "cuda", "--models", args.repository, "--profile-dir", folder]
+    plan = subprocess.run([args.plimsoll, "plan", *options], check=True, stdout=subprocess.PIPE, text=True).stdout
+    missing = {line.split()[0] for line in plan.splitlines() if "not measured" in line}
+    for name in [*args.models.split(","), args.reloads]:
+        if name in missing:
+            subprocess.run([args.plimsoll, "profile", name, *options], check=True, stdout=subprocess.DEVNULL)
     return folder
 
 

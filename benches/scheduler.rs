@@ -115,7 +115,7 @@ impl Bench {
         let rows = step.members.len() as u64;
         let peak = step.lease.predicted;
         self.now = self.now + STEP_TIME;
-        let seen = Observed { peak, time: STEP_TIME, rungs: Rungs::default(), outcome: Outcome::Done };
+        let seen = Observed { peak, reach: peak, time: STEP_TIME, rungs: Rungs::default(), outcome: Outcome::Done };
         let done = self.scheduler.complete(self.now, step, &seen, &[], &mut self.ledger);
         divan::black_box_drop(done);
         rows

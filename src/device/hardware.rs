@@ -125,6 +125,8 @@ impl Need {
 pub struct StepUse {
     /// Most workspace alive at once, and what is lost between blocks: a pool that holds so much is enough for the step.
     pub peak: Bytes,
+    /// Workspace that it came by in all, at least its peak: if it is kept, the next step like it takes nothing anew.
+    pub reach: Bytes,
     /// Bytes still alive at its end: charged to the model as library memory from now on.
     pub left: Bytes,
     /// Blocks that it allocated.

@@ -108,7 +108,7 @@ impl<H: Hardware> StepRunner<'_, H> {
         let rows = self.wait(&*output, rows, 0);
         let time = Micros::from(started.max(free_since).elapsed());
         let rungs = Rungs { trims: used.retried, ..Rungs::default() };
-        let observed = Observed { peak: used.peak, time, rungs, outcome: outcome(&rows) };
+        let observed = Observed { peak: used.peak, reach: used.reach, time, rungs, outcome: outcome(&rows) };
         let resident = self.resident(model);
         let ran = Ran { step, model, rows, observed, busy: time, resident, recording: None };
         self.statistics.ran(&ran, ceiling);
@@ -141,7 +141,7 @@ impl<H: Hardware> StepRunner<'_, H> {
         evictable.retain(|other| *other != model && self.models.contains_key(other));
         let mut evicted = Vec::new();
         let mut ladder = Ladder::new();
-        let mut peak = Bytes::ZERO;
+        let (mut peak, mut reach) = (Bytes::ZERO, Bytes::ZERO);
         let (mut retried, mut refusals) = (0u32, 0u32);
         // Parts go through from the first row to the last, so their results come in order.
         let mut rows: Vec<RowResult> = Vec::with_capacity(count);
@@ -158,7 +158,7 @@ impl<H: Hardware> StepRunner<'_, H> {
                         Attempt::Rows(rows) => rows,
                         Attempt::Later(output) => self.wait(&*output, part.len(), part.start),
                     };
-                    peak = peak.max(used.peak);
+                    (peak, reach) = (peak.max(used.peak), reach.max(used.reach));
                     retried = retried.saturating_add(used.retried);
                     rows.extend(results);
                     ladder.part_done();
@@ -197,7 +197,8 @@ impl<H: Hardware> StepRunner<'_, H> {
         // The same rung, climbed inside an allocation.
         rungs.trims = rungs.trims.saturating_add(retried);
         rungs.refusals = rungs.refusals.saturating_add(refusals);
-        let observed = Observed { peak, time: Micros::from(started.elapsed()), rungs, outcome: outcome(&rows) };
+        let time = Micros::from(started.elapsed());
+        let observed = Observed { peak, reach, time, rungs, outcome: outcome(&rows) };
         Served::Done(Summary { rows, observed, evicted, recording: None })
     }
 
@@ -207,15 +208,15 @@ impl<H: Hardware> StepRunner<'_, H> {
         let mut rungs = Rungs::default();
         loop {
             let started = Instant::now();
-            let (rows, peak, outcome) = match self.attempt(model, batch, 0, need) {
+            let (rows, used, outcome) = match self.attempt(model, batch, 0, need) {
                 Ok((attempt, used)) => {
                     let rows = match attempt {
                         Attempt::Rows(rows) => rows,
                         Attempt::Later(output) => self.wait(&*output, batch.rows(), 0),
                     };
                     match outcome(&rows) {
-                        Outcome::Faulted => (rows, used.peak, Outcome::Faulted),
-                        outcome => (Vec::new(), used.peak, outcome),
+                        Outcome::Faulted => (rows, used, Outcome::Faulted),
+                        outcome => (Vec::new(), used, outcome),
                     }
                 }
                 Err(shortfall) if shortfall.needed <= need.ceiling && rungs.trims < MEASURE_RETRIES => {
@@ -223,9 +224,10 @@ impl<H: Hardware> StepRunner<'_, H> {
                     self.hardware.trim(Bytes::ZERO);
                     continue;
                 }
-                Err(_) => (Vec::new(), Bytes::ZERO, Outcome::OutOfMemory),
+                Err(_) => (Vec::new(), StepUse::default(), Outcome::OutOfMemory),
             };
-            let observed = Observed { peak, time: Micros::from(started.elapsed()), rungs, outcome };
+            let time = Micros::from(started.elapsed());
+            let observed = Observed { peak: used.peak, reach: used.reach, time, rungs, outcome };
             return Summary { rows, observed, evicted: Vec::new(), recording: None };
         }
     }

@@ -27,6 +27,8 @@ pub struct Lease {
 pub struct Observed {
     /// True peak of the step's workspace (of the largest part, if it was replayed in parts).
     pub peak: Bytes,
+    /// Workspace that it came by in all, at least its peak: what the next step like it wants to find.
+    pub reach: Bytes,
     /// Time on the device, all replays included.
     pub time: Micros,
     /// Rungs of the out-of-memory ladder that were used.

@@ -21,6 +21,6 @@ pub struct Reading {
     /// Scratch of libraries, thread stacks and whatever is charged to no model.
     pub library: Bytes,
     /// What a step may find of earlier ones in the workspace, as far as is known: it may hold so much beside its ceiling,
-    /// since whatever of it is charged to no model is in `library`.
+    /// since `library` has it too.
     pub leftovers: Bytes,
 }

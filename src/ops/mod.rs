@@ -7,7 +7,6 @@
 //! operations: there the framework allocates, and activations have the model's dtype.
 
 pub mod label;
-mod lasting;
 mod host;
 mod math;
 mod parallel;
@@ -34,9 +33,6 @@ pub(crate) use attention::{attention, attention_plain, attention_scratch};
 #[cfg(feature = "cuda")]
 pub(crate) use eight_bit::EightBit;
 pub(crate) use embed::{Indices, Tables, embed, embed_plain};
-pub(crate) use lasting::is_lasting;
-#[cfg(any(feature = "cuda", test))]
-pub(crate) use lasting::lasting;
 pub(crate) use linear::{linear, linear_activated, linear_plain, linear_scratch};
 pub(crate) use matrix::{Matrix, MatrixBuilder};
 pub(crate) use norm::Norm;

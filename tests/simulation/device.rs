@@ -72,7 +72,7 @@ pub(crate) fn run(truth: &Truth, rows: &[u32], conditions: Conditions, rng: &mut
         (false, count) if count > 0 && count == rows.len() => Outcome::OutOfMemory,
         (false, _) => Outcome::Done,
     };
-    Ran { observed: Observed { peak, time, rungs: ladder.used(), outcome }, refused, evicted }
+    Ran { observed: Observed { peak, reach: peak, time, rungs: ladder.used(), outcome }, refused, evicted }
 }
 
 /// Runs a probe: whole or not at all.
@@ -85,5 +85,5 @@ pub(crate) fn probe(truth: &Truth, shape: Shape, conditions: Conditions) -> Obse
     } else {
         Outcome::OutOfMemory
     };
-    Observed { peak: needed, time: truth.time(shape), rungs: Default::default(), outcome }
+    Observed { peak: needed, reach: needed, time: truth.time(shape), rungs: Default::default(), outcome }
 }

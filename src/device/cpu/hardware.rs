@@ -106,6 +106,7 @@ impl Hardware for Cpu {
         let balance = step.balance();
         let used = StepUse {
             peak: balance.peak,
+            reach: balance.peak,
             left: balance.live,
             allocated: balance.allocated,
             freed: balance.freed,

@@ -96,6 +96,9 @@ impl Device for CudaDevice {
         // First: what the device's thread takes meanwhile is then in neither number, and not in both.
         let workspace = allocator.workspace();
         let memory = self.card.memory().map_err(unread)?;
+        // Once: what is set aside is what a step is told of. Some of it may be charged to a model as well by now; it counts
+        // twice then, which is safe.
+        let leftovers = allocator.leftovers();
         Ok(Reading {
             at: now,
             free: Bytes::new(memory.free),
@@ -103,8 +106,8 @@ impl Device for CudaDevice {
             workspace_reserved: workspace.reserved,
             workspace_cached: workspace.cached,
             // What steps leave is nobody's to give away either.
-            library: allocator.library() + allocator.left(),
-            leftovers: allocator.leftovers(),
+            library: allocator.library() + leftovers,
+            leftovers,
         })
     }
 

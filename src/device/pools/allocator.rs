@@ -9,7 +9,6 @@ use super::plain::class_of;
 use super::tally::Cause;
 use super::{DriverError, Pointer, PoolDriver, Request};
 use crate::device::Kind;
-use crate::ops::is_lasting;
 
 /// The smallest piece of a pool.
 pub(super) const STEP: u64 = 512;
@@ -143,7 +142,7 @@ impl<D: PoolDriver> PooledAllocator<D> {
             }
             (charged, books.pool_of(slot))
         };
-        let request = Request { bytes: charged, stream, kind: slot.kind(), lasts: is_lasting() };
+        let request = Request { bytes: charged, stream, kind: slot.kind() };
         match self.obtain(slot, pool, request) {
             Ok((pointer, home, retried)) => {
                 let mut books = self.books();

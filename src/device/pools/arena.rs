@@ -3,9 +3,8 @@
 //!
 //! A block lies at the lowest address that is free. So where the blocks of a step lie depends on their sizes and order, and
 //! on what is left of others, what the step before it had as memory is what it has, and it gets by with the memory that its
-//! blocks lie in at the worst moment: what lies idle elsewhere becomes memory where it is missing. What outlives its step
-//! lies apart: results on their way to the host would keep a large block of the next step from its place. So do the smallest
-//! blocks, of which models hold many for long.
+//! blocks lie in at the worst moment: what lies idle elsewhere becomes memory where it is missing. The smallest blocks lie
+//! apart: models hold many of them for long, and one would keep a large block from its place.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,9 +25,9 @@ struct Chunk {
     mapped: bool,
     /// Blocks that lie in it, with a part of them at least.
     blocks: u32,
-    /// Those of them that count for a turn, and for which.
-    counted: u32,
+    /// The turn in which one was placed here last, and how many of that turn there are.
     turn: u64,
+    counted: u32,
 }
 
 /// A block that lies somewhere.
@@ -36,7 +35,7 @@ struct Chunk {
 pub(super) struct Lying {
     start: u64,
     bytes: u64,
-    /// The turn for which it counts; 0 if it counts for none.
+    /// The turn in which it was placed.
     turn: u64,
 }
 
@@ -58,9 +57,12 @@ pub(super) struct Arena {
     /// So many chunks may be mapped.
     limit: u64,
     turn: u64,
-    /// Chunks in which blocks lie that count for this turn, and the most of them at once.
+    /// Chunks in which blocks of this turn lie, and the most of them at once.
     held: u64,
     held_peak: u64,
+    /// Chunks that are memory and in which a block was placed in this turn, and the most of them at once.
+    reached: u64,
+    reached_peak: u64,
 }
 
 /// Where a block could lie.
@@ -69,7 +71,6 @@ pub(super) struct Place {
     /// Its first byte.
     pub(super) start: u64,
     bytes: u64,
-    lasts: bool,
     /// What has to be mapped for it: whole chunks.
     pub(super) missing: Vec<Range<u64>>,
 }
@@ -93,10 +94,12 @@ impl Arena {
             pinned: 0,
             used: 0,
             limit: u64::MAX,
-            // What counts for no turn has 0.
+            // Chunks begin at 0: in none was a block placed in this one.
             turn: 1,
             held: 0,
             held_peak: 0,
+            reached: 0,
+            reached_peak: 0,
         }
     }
 
@@ -130,22 +133,45 @@ impl Arena {
         self.limit = limit / CHUNK;
         self.turn += 1;
         (self.held, self.held_peak) = (0, 0);
+        (self.reached, self.reached_peak) = (0, 0);
     }
 
     /// The most that was held at once by blocks of this turn, in whole chunks: the least memory that its work can do with.
-    /// What outlives it is not counted; whoever runs after it has to find room for that.
     pub(super) fn held(&self) -> u64 {
         self.held_peak * CHUNK
     }
 
-    /// Where a block of so many bytes, which may outlive its step, could lie, whatever the limit is; `None` where the range has no room for it.
-    pub(super) fn find(&self, bytes: u64, lasts: bool) -> Option<Place> {
+    /// The most memory that this turn's blocks have come by, in whole chunks: with so much its work can be done again
+    /// without anything becoming memory or ceasing to be.
+    pub(super) fn reached(&self) -> u64 {
+        self.reached_peak * CHUNK
+    }
+
+    /// Where a block of so many bytes could lie, whatever the limit is; `None` where the range has no room for it.
+    pub(super) fn find(&self, bytes: u64) -> Option<Place> {
         let fitting =
             |part: &BTreeMap<u64, u64>| part.iter().find(|(_, length)| **length >= bytes).map(|found| *found.0);
         let [apart, rest] = &self.free;
-        let is_apart = lasts || bytes < SMALL;
-        let start = if is_apart { fitting(apart).or_else(|| fitting(rest)) } else { fitting(rest) }?;
-        Some(Place { start, bytes, lasts, missing: self.missing(chunks_of(start, bytes)) })
+        let start = if bytes < SMALL { fitting(apart).or_else(|| fitting(rest)) } else { fitting(rest) }?;
+        Some(Place { start, bytes, missing: self.missing(chunks_of(start, bytes)) })
+    }
+
+    /// The lowest place for so many bytes all of which is memory already, if there is one.
+    pub(super) fn find_mapped(&self, bytes: u64) -> Option<Place> {
+        let free = self.free[usize::from(bytes >= SMALL)].iter();
+        let start = free.filter(|(_, length)| **length >= bytes).find_map(|(&first, &length)| {
+            let mut start = first;
+            // Beyond what was ever mapped there is nothing to find.
+            for index in chunks_of(first, length).take_while(|&index| index < self.chunks.len() as u64) {
+                if !self.chunks[index as usize].mapped {
+                    start = (index + 1) * CHUNK;
+                } else if (index + 1) * CHUNK >= start + bytes {
+                    return (start + bytes <= first + length).then_some(start);
+                }
+            }
+            None
+        })?;
+        Some(Place { start, bytes, missing: Vec::new() })
     }
 
     /// How many bytes have to be returned before the place may become memory: 0 within the limit, and where all of it is
@@ -192,29 +218,32 @@ impl Arena {
 
     /// A block lies there: all of its place is memory.
     pub(super) fn enter(&mut self, place: &Place) -> Lying {
-        let &Place { start, bytes, lasts, .. } = place;
+        let &Place { start, bytes, .. } = place;
         let part = &mut self.free[part_of(start)];
-        let length = part.remove(&start).expect("the place was found free");
-        if length > bytes {
-            part.insert(start + bytes, length - bytes);
+        let (&first, &length) = part.range(..=start).next_back().expect("the place was found free");
+        part.remove(&first);
+        if start > first {
+            part.insert(first, start - first);
+        }
+        if first + length > start + bytes {
+            part.insert(start + bytes, first + length - start - bytes);
         }
         for index in chunks_of(start, bytes) {
             let chunk = &mut self.chunks[index as usize];
             debug_assert!(chunk.mapped, "a block lies in memory");
             self.pinned += u64::from(chunk.blocks == 0);
             chunk.blocks += 1;
-            if lasts {
-                continue;
-            }
             if chunk.turn != self.turn {
                 (chunk.turn, chunk.counted) = (self.turn, 0);
+                self.reached += 1;
             }
             self.held += u64::from(chunk.counted == 0);
             chunk.counted += 1;
         }
         self.held_peak = self.held_peak.max(self.held);
+        self.reached_peak = self.reached_peak.max(self.reached);
         self.used += bytes;
-        Lying { start, bytes, turn: if lasts { 0 } else { self.turn } }
+        Lying { start, bytes, turn: self.turn }
     }
 
     /// A block is gone.
@@ -265,6 +294,11 @@ impl Arena {
             if chunk.mapped && chunk.blocks == 0 && !but.contains(&(index as u64)) {
                 chunk.mapped = false;
                 self.mapped -= 1;
+                if chunk.turn == self.turn {
+                    // What comes here next comes by it anew.
+                    chunk.turn = 0;
+                    self.reached -= 1;
+                }
                 let start = index as u64 * CHUNK;
                 match ranges.last_mut() {
                     Some(last) if last.start == start + CHUNK => last.start = start,
@@ -330,11 +364,10 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn put(arena: &mut Arena, bytes: u64) -> Option<Lying> {
-        put_in(arena, bytes, false)
-    }
-
-    fn put_in(arena: &mut Arena, bytes: u64, lasts: bool) -> Option<Lying> {
-        let place = arena.find(bytes, lasts)?;
+        let mut place = arena.find(bytes)?;
+        if arena.in_the_way(&place) != Some(0) {
+            place = arena.find_mapped(bytes).unwrap_or(place);
+        }
         arena.in_the_way(&place)?;
         arena.make_way(&place);
         place.missing.iter().for_each(|range| arena.note_mapped(range.clone()));
@@ -355,18 +388,18 @@ mod tests {
     }
 
     #[test]
-    fn what_outlives_its_step_is_in_nobodys_way() {
+    fn a_small_block_that_is_left_is_in_nobodys_way() {
         let mut arena = Arena::new(4 << 30);
         arena.begin_turn(u64::MAX);
         let large = put(&mut arena, 16 * MIB).unwrap();
-        let result = put_in(&mut arena, 300 << 10, true).unwrap();
-        assert_eq!(arena.held(), 16 * MIB, "whoever runs next has to find room for it");
+        let small = put(&mut arena, SMALL - 512).unwrap();
+        assert_eq!(arena.held(), 18 * MIB);
         arena.leave(large);
         // A little more than before: it lies at the same place, not behind the result.
         arena.begin_turn(u64::MAX);
         let larger = put(&mut arena, 18 * MIB).unwrap();
         assert_eq!((larger.start, arena.held(), arena.mapped()), (large.start, 18 * MIB, 20 * MIB));
-        arena.check(&[larger, result]);
+        arena.check(&[larger, small]);
     }
 
     #[test]
@@ -377,7 +410,7 @@ mod tests {
         arena.leave(first);
         // It does not fit where the first was, whose memory it gets.
         let third = put(&mut arena, 20 * MIB).unwrap();
-        assert_eq!((arena.held(), arena.mapped()), (40 * MIB, 42 * MIB));
+        assert_eq!((arena.held(), arena.reached(), arena.mapped()), (40 * MIB, 42 * MIB, 42 * MIB));
         // Of an earlier turn, it counts no more, and neither does what leaves it.
         arena.begin_turn(42 * MIB);
         let fourth = put(&mut arena, 2 * MIB).unwrap();
@@ -409,21 +442,45 @@ mod tests {
     fn what_lies_idle_elsewhere_makes_way() {
         let mut arena = Arena::new(4 << 30);
         arena.begin_turn(40 * MIB);
-        // 10 MiB that may outlive the step, 30 that do not.
-        let small: Vec<_> = (0..5).map(|_| put_in(&mut arena, 2 * MIB, true).unwrap()).collect();
+        // 10 MiB of small blocks, 30 of a large one.
+        let small: Vec<_> = (0..160).map(|_| put(&mut arena, SMALL - 512).unwrap()).collect();
         let large = put(&mut arena, 30 * MIB).unwrap();
         small.iter().for_each(|block| arena.leave(*block));
         arena.leave(large);
-        // Now 2 and 38.
-        let first = put_in(&mut arena, 2 * MIB, true).unwrap();
-        let place = arena.find(38 * MIB, false).unwrap();
+        // Now one of them and 38.
+        let first = put(&mut arena, SMALL - 512).unwrap();
+        let place = arena.find(38 * MIB).unwrap();
         assert_eq!((place.start, arena.in_the_way(&place)), (large.start, Some(8 * MIB)));
         let larger = put(&mut arena, 38 * MIB).unwrap();
-        assert_eq!((larger.start, arena.mapped(), arena.held()), (large.start, 40 * MIB, 38 * MIB));
+        assert_eq!((larger.start, arena.mapped(), arena.held()), (large.start, 40 * MIB, 40 * MIB));
         arena.check(&[first, larger]);
         // What is missing cannot be made up by what is there of the place itself.
         arena.leave(larger);
         assert_eq!(put(&mut arena, 40 * MIB), None);
+    }
+
+    #[test]
+    fn at_the_limit_a_place_is_taken_that_is_memory_already() {
+        let mut arena = Arena::new(4 << 30);
+        arena.begin_turn(u64::MAX);
+        let [first, second, third, last] = [20, 4, 20, 4].map(|mib| put(&mut arena, mib * MIB).unwrap());
+        arena.leave(first);
+        let gone = first.start..first.start + 20 * MIB;
+        assert_eq!(arena.shrink(0), [gone]);
+        arena.leave(third);
+        // The lowest place is the first one's, which is no memory any more; the third one's still is.
+        arena.begin_turn(28 * MIB);
+        assert_eq!(arena.find(16 * MIB).unwrap().start, first.start);
+        let block = put(&mut arena, 16 * MIB).unwrap();
+        assert_eq!((block.start, arena.mapped()), (third.start, 28 * MIB));
+        arena.leave(block);
+        // In the midst of a free range, too.
+        arena.leave(second);
+        let block = put(&mut arena, 24 * MIB).unwrap();
+        assert_eq!((block.start, arena.mapped()), (second.start, 28 * MIB));
+        arena.check(&[block, last]);
+        // There is no place of 26 MiB that is memory, and 24 of it cannot be returned.
+        assert_eq!((arena.find_mapped(26 * MIB), put(&mut arena, 26 * MIB)), (None, None));
     }
 
     #[test]
@@ -446,10 +503,10 @@ mod tests {
     fn more_than_there_are_addresses_for_has_no_place() {
         let mut arena = Arena::new(2 << 30);
         arena.begin_turn(u64::MAX);
-        assert_eq!(arena.find((1 << 30) + 512, true), None);
-        assert_eq!(arena.find(u64::MAX / CHUNK * CHUNK, false), None);
+        assert_eq!(arena.find((1 << 30) + 512), None);
+        assert_eq!(arena.find(u64::MAX / CHUNK * CHUNK), None);
         let whole = put(&mut arena, 1 << 30).unwrap();
-        assert_eq!(arena.find(SMALL, false), None);
+        assert_eq!(arena.find(SMALL), None);
         let small = put(&mut arena, SMALL - 512).unwrap();
         arena.check(&[small, whole]);
     }
@@ -466,7 +523,7 @@ mod tests {
                 match action {
                     0..6 => {
                         let before = arena.mapped();
-                        blocks.extend(put_in(&mut arena, size * 512, size % 3 == 0));
+                        blocks.extend(put(&mut arena, size * 512));
                         prop_assert!(arena.mapped() <= before.max(limit));
                     }
                     6..8 if !blocks.is_empty() => {

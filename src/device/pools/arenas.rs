@@ -240,10 +240,14 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
             }
             held.stream = Some(request.stream);
         }
-        let place = held.arena.find(request.bytes, request.lasts).ok_or(DriverError::OUT_OF_MEMORY)?;
+        let mut place = held.arena.find(request.bytes).ok_or(DriverError::OUT_OF_MEMORY)?;
+        if held.arena.in_the_way(&place) != Some(0) {
+            // Before anything has to go: another place may be memory already.
+            place = held.arena.find_mapped(request.bytes).unwrap_or(place);
+        }
         match held.arena.in_the_way(&place) {
             Some(0) => {}
-            // The steps before had memory elsewhere: no more than that has to go.
+            // Memory lies idle elsewhere: no more than that has to go.
             Some(_) => self.unmap_idle(held, |arena| arena.make_way(&place))?,
             None => return Err(DriverError::OUT_OF_MEMORY),
         }
@@ -311,6 +315,13 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
         match pool {
             ArenaPool::Driver(pool) => self.inner.could_bound(pool, reserved),
             ArenaPool::Arena(number) => self.of(number, |arena| arena.could_shrink(reserved), false),
+        }
+    }
+
+    fn reached(&self, pool: Self::Pool) -> u64 {
+        match pool {
+            ArenaPool::Driver(pool) => self.inner.reached(pool),
+            ArenaPool::Arena(number) => self.of(number, Arena::reached, 0),
         }
     }
 

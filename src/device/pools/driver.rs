@@ -30,8 +30,6 @@ pub struct Request<S> {
     pub stream: S,
     /// Whose it will be. Only a driver that fails on purpose looks at it.
     pub kind: Kind,
-    /// Whether it may outlive its step: then it should not lie where the next steps want theirs.
-    pub lasts: bool,
 }
 
 /// What the device says about all of its memory.
@@ -108,6 +106,12 @@ pub trait PoolDriver: Send + Sync {
     /// The most that what was placed in the pool since [`PoolDriver::bound`] has held at once, by what a pool takes at a
     /// time: what a pool would have to hold for it. 0 where nobody counts.
     fn held(&self, pool: Self::Pool) -> u64 {
+        let _ = pool;
+        0
+    }
+    /// The most that it has had since then as memory and placed something in, used or idle between uses: with so much, what
+    /// comes and goes finds memory wherever it is placed. No less than [`PoolDriver::held`]; 0 where nobody counts.
+    fn reached(&self, pool: Self::Pool) -> u64 {
         let _ = pool;
         0
     }

@@ -155,6 +155,10 @@ impl<D: PoolDriver> PoolDriver for FailingDriver<D> {
         self.inner.held(pool)
     }
 
+    fn reached(&self, pool: D::Pool) -> u64 {
+        self.inner.reached(pool)
+    }
+
     #[inline]
     fn reserved(&self, pool: D::Pool) -> u64 {
         self.inner.reserved(pool)

@@ -20,7 +20,7 @@ pub struct StepBooks {
 }
 
 /// What steps have found of earlier ones in the workspace, in whole chunks: the most of the last steps. What was once found
-/// is forgotten after one to two times so many.
+/// is forgotten after one to two times so many. The models here leave nothing; a library may.
 #[derive(Debug)]
 pub(super) struct Leftovers {
     current: u64,
@@ -29,7 +29,7 @@ pub(super) struct Leftovers {
 }
 
 impl Leftovers {
-    /// What is taken to be left before anything was found: the results of several steps.
+    /// What is taken to be left before anything was found.
     const AT_FIRST: u64 = 2 * CHUNK;
     const WINDOW_STEPS: u32 = 1024;
 
@@ -139,15 +139,9 @@ impl<D: PoolDriver> PooledAllocator<D> {
         self.leftovers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the next step may find of earlier ones in the workspace, as far as is known: results on their way to the host.
+    /// What the next step may find of earlier ones in the workspace, as far as is known.
     pub fn leftovers(&self) -> Bytes {
         Bytes::new(if self.mode == Mode::Pools { self.known_leftovers().most() } else { 0 })
-    }
-
-    /// The part of it that is charged to no model now.
-    pub fn left(&self) -> Bytes {
-        let charged = self.books().strays();
-        self.leftovers().saturating_sub(Bytes::new(charged))
     }
 
     /// Takes down every block of the steps from now on, until [`PooledAllocator::take_recording`].
@@ -172,7 +166,9 @@ impl<D: PoolDriver> PooledAllocator<D> {
             books.tally_mut(step).restart(u64::MAX);
             (left, tally, books.pool_of(step))
         };
+        let reached = pool.map_or(0, |(_, pool)| self.driver.reached(pool));
         let used = StepUse {
+            reach: Bytes::new(reached.max(tally.peak)),
             // What is lost is the pool's to hold, but no step has more than its ceiling.
             peak: Bytes::new(
                 (tally.peak + self.lost_between_blocks(pool, tally.peak)).min(tally.ceiling.max(tally.peak)),

@@ -64,7 +64,7 @@ impl ProfileFacts {
             threads: 0,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             candle: CANDLE_VERSION.to_owned(),
-            allocator: format!("{allocator}-1"),
+            allocator: format!("{allocator}-2"),
             content,
             dtype: dtype.to_owned(),
             length_max,

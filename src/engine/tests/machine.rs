@@ -156,8 +156,10 @@ impl Machine {
         let Run { step, model, batch: Batch::Tokens(rows), purpose, evictable, .. } = run;
         assert!(self.held.contains_key(&model), "{model} runs without being loaded");
         let tokens: u64 = rows.iter().map(|row| row.ids.len() as u64).sum();
+        let peak = self.token_bytes * tokens + Bytes::kib(100);
         let mut observed = Observed {
-            peak: self.token_bytes * tokens + Bytes::kib(100),
+            peak,
+            reach: peak,
             time: self.step_time + Micros::new(10 * tokens),
             rungs: Rungs::default(),
             outcome: Outcome::Done,

@@ -116,7 +116,7 @@ impl Ledger {
         if let Some(index) = self.leases.iter().position(same) {
             self.leases.remove(index);
         }
-        self.demand.used(seen.peak);
+        self.demand.used(seen.reach.max(seen.peak));
         let Some(account) = self.accounts.get_mut(&model) else { return };
         account.peak = account.peak.max(seen.peak);
         match seen.outcome {

@@ -295,8 +295,13 @@ impl World {
                 let left = TOTAL.saturating_sub(self.ours() + self.neighbour);
                 let peak = ((lease.ceiling.get() as f64 * part) as u64).min(left);
                 let outcome = if well { Outcome::Done } else { Outcome::Faulted };
-                let seen =
-                    Observed { peak: Bytes::new(peak), time: Micros::millis(1), rungs: Rungs::default(), outcome };
+                let seen = Observed {
+                    peak: Bytes::new(peak),
+                    reach: Bytes::new(peak),
+                    time: Micros::millis(1),
+                    rungs: Rungs::default(),
+                    outcome,
+                };
                 self.workspace = self.workspace.max(peak);
                 if !well {
                     *self.held.get_mut(&lease.model).expect("a model with a step is not unloaded") -= lease.kv.get();

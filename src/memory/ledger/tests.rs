@@ -37,13 +37,13 @@ pub(super) fn reading(free: u64, cached: u64) -> Reading {
         workspace_reserved: MIB * cached,
         workspace_cached: MIB * cached,
         library: Bytes::ZERO,
-        leftovers: Bytes::ZERO,
+        leftovers: MIB * 3,
     }
 }
 
 /// A step that went well.
 pub(super) fn seen(peak: Bytes) -> Observed {
-    Observed { peak, time: Micros::millis(1), rungs: Rungs::default(), outcome: Outcome::Done }
+    Observed { peak, reach: peak, time: Micros::millis(1), rungs: Rungs::default(), outcome: Outcome::Done }
 }
 
 fn need(resident: u64, transient: u64, least: u64) -> LoadNeed {
@@ -209,6 +209,7 @@ fn a_lease_gives_all_there_is_and_comes_back() {
     assert_eq!(ledger.lease(A, MIB * 800, MIB, &plenty()), Err(shortfall));
     let lease = ledger.lease(A, MIB * 40, MIB, &plenty()).unwrap();
     assert_eq!((lease.predicted, lease.ceiling, lease.kv), (MIB * 40, MIB * 799, MIB));
+    assert_eq!(lease.leftovers, plenty().leftovers);
     assert_eq!((ledger.leased(), ledger.snapshot(&plenty()).models[0].kv), (MIB * 799, MIB));
     assert_eq!(ledger.check(), Ok(()));
     ledger.give_back(lease, &Observed { outcome: Outcome::OutOfMemory, ..seen(MIB * 60) });

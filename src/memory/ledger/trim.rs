@@ -57,9 +57,9 @@ enum Pressure {
 }
 
 impl Demand {
-    /// A step needed so much.
-    pub(super) fn used(&mut self, peak: Bytes) {
-        self.current = self.current.max(peak);
+    /// A step came by so much.
+    pub(super) fn used(&mut self, reach: Bytes) {
+        self.current = self.current.max(reach);
     }
 
     /// Begins a new window when the old one is over. However long ago that was, what it needed counts once more: a step
@@ -133,7 +133,7 @@ impl Ledger {
 mod tests {
     use super::*;
     use crate::memory::ledger::tests::{MIB, ledger, loaded, reading, seen};
-    use crate::memory::{Lease, Readings};
+    use crate::memory::{Lease, Observed, Readings};
     use crate::units::ModelId;
 
     const MODEL: ModelId = ModelId::new(0);
@@ -171,6 +171,17 @@ mod tests {
             assert!(now <= 1_700, "still {cached} MiB after {now} ms");
         }
         assert!(now >= 800);
+    }
+
+    #[test]
+    fn what_a_step_came_by_is_kept_for_the_next_one() {
+        // It held 260 MiB at the worst moment, at places that are 300 together.
+        let mut ledger = after_step(Readings::Live, 100);
+        for now in (100..1_500).step_by(100) {
+            let lease = ledger.lease(MODEL, MIB * 260, Bytes::ZERO, &reading(800, 0)).expect("it fits");
+            ledger.give_back(lease, &Observed { reach: MIB * 300, ..seen(MIB * 260) });
+            assert_eq!(ledger.trim(at(now), &reading(500, 300)), None);
+        }
     }
 
     #[test]

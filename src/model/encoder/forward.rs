@@ -20,8 +20,6 @@ use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, Rest, SelfA
 use crate::model::{Batch, Fault, Model, Output, TokenRow};
 #[cfg(feature = "cuda")]
 use crate::ops::card;
-#[cfg(feature = "cuda")]
-use crate::ops::lasting;
 use crate::ops::{Indices, Matrix, Norm, Rows, framework, label, pool, pool_plain};
 
 /// A loaded encoder.
@@ -210,9 +208,7 @@ impl Encoder {
     fn send(&self, operations: &Arc<card::Operations>, pooled: &Tensor) -> Result<Output> {
         let vectors = match &self.head {
             Head::Pool(_) => pooled.clone(),
-            Head::Classify(classify) => {
-                lasting(|| classify.forward(&pooled.to_dtype(self.activations)?, self.kernels))?
-            }
+            Head::Classify(classify) => classify.forward(&pooled.to_dtype(self.activations)?, self.kernels)?,
         };
         Ok(Output::Later(Rc::new(OnItsWay(card::fetch(operations, &vectors)?))))
     }

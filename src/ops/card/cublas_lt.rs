@@ -112,13 +112,14 @@ impl Shape {
         Ok(())
     }
 
-    /// The way that cublasLt believes in most; `None` if it knows none.
-    pub(super) fn guess(&self, gemm: &Gemm, places: Places) -> Result<Option<Algorithm>, CublasError> {
+    /// Ways to compute it, the one that cublasLt believes in most first.
+    pub(super) fn guesses(&self, gemm: &Gemm, places: Places) -> Result<Vec<Algorithm>, CublasError> {
+        const MOST: usize = 4;
         self.point(places)?;
         let preference = Preference::new(gemm.scratch(self.elements).1)?;
-        let mut found = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::uninit();
+        let mut found = [MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::uninit(); MOST];
         let mut count = 0;
-        // SAFETY: all descriptors are alive, and there is room for one result. What is there before is not read (beta is
+        // SAFETY: all descriptors are alive, and there is room for `MOST` results. What is there before is not read (beta is
         // 0), so that C may have D's layout.
         unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
@@ -129,15 +130,16 @@ impl Shape {
                 self.y.0,
                 self.y.0,
                 preference.0,
-                1,
-                found.as_mut_ptr(),
+                MOST as i32,
+                found.as_mut_ptr().cast(),
                 &mut count,
             )
             .result()?;
         }
-        // SAFETY: it counted one, so it is there.
-        let found = (count == 1).then(|| unsafe { found.assume_init() });
-        Ok(found.filter(|found| found.state.result().is_ok()).map(|found| found.algo))
+        // SAFETY: as many as it counted are there.
+        let found = found.into_iter().take(count as usize).map(|result| unsafe { result.assume_init() });
+        let works = |result: &sys::cublasLtMatmulHeuristicResult_t| result.state.result().is_ok();
+        Ok(found.filter(works).map(|result| result.algo).collect())
     }
 
     /// Queues a product of `tokens` rows.

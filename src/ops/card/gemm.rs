@@ -212,20 +212,17 @@ impl Gemm {
 
     /// `None` if cublasLt knows no way.
     fn plan(&self, key: Key, product: Product, stream: &CudaStream) -> Result<Option<Plan>> {
-        let found = Shape::new(key).and_then(|shape| Ok((shape.guess(self, product.places)?, shape)));
-        let (algorithm, shape) = match found {
-            Ok((Some(algorithm), shape)) => (algorithm, shape),
-            Ok((None, _)) => return Ok(None),
+        let found = Shape::new(key).and_then(|shape| Ok((shape.guesses(self, product.places)?, shape)));
+        let (guesses, shape) = match found {
+            Ok(found) => found,
             // Not every library has such products: it is no error that this one has none.
             Err(_) if key.elements.are_scaled() => return Ok(None),
             Err(error) => return Err(candle_core::Error::wrap(error)),
         };
-        // What scales may still be refused when it is queued.
-        let is_refused = |shape: &Shape| shape.queue(self, &algorithm, product.tokens, product.places, stream).is_err();
-        if key.elements.are_scaled() && is_refused(&shape) {
-            return Ok(None);
-        }
-        Ok(Some(Plan { shape, algorithm }))
+        // A guess may still be refused when it is queued: the first that is not is taken.
+        let works = |guess: &Algorithm| shape.queue(self, guess, product.tokens, product.places, stream).is_ok();
+        let algorithm = guesses.into_iter().find(works);
+        Ok(algorithm.map(|algorithm| Plan { shape, algorithm }))
     }
 }
 

@@ -12,7 +12,7 @@ use super::tensors::{address, address_of, memory};
 use crate::config::Pooling;
 use crate::ops::label::operation;
 use crate::ops::matrix::Held;
-use crate::ops::{Matrix, Norm, Tables, lasting};
+use crate::ops::{Matrix, Norm, Tables};
 
 /// Threads of a block that pools a row.
 const POOL_THREADS: u32 = 512;
@@ -146,8 +146,7 @@ pub(crate) fn embed(
 /// Memory for one vector for each row of the layout, as wide as hidden states.
 pub(crate) fn vectors(layout: &Layout, hidden: &Tensor) -> Result<Tensor> {
     let (rows, width) = (layout.rows, hidden.dim(1)?);
-    let out = || lasting(|| memory(rows * width, DType::F32, hidden.device()));
-    operation("results", &[rows, width], out)?.reshape((rows, width))
+    operation("results", &[rows, width], || memory(rows * width, DType::F32, hidden.device()))?.reshape((rows, width))
 }
 
 /// One vector for each row, (rows, width) in f32.

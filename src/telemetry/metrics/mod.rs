@@ -110,7 +110,7 @@ mod tests {
     }
 
     fn seen(peak: u64, rungs: Rungs, outcome: StepOutcome) -> Observed {
-        Observed { peak: Bytes::new(peak), time: Micros::millis(2), rungs, outcome }
+        Observed { peak: Bytes::new(peak), reach: Bytes::new(peak), time: Micros::millis(2), rungs, outcome }
     }
 
     /// Asserts that each line is among those of `/metrics`.

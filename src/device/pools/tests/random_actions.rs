@@ -115,7 +115,14 @@ impl<D: OverSimulation> World<D> {
         let model = self.models[self.random.random_range(0..self.models.len())].id;
         let ceiling = self.size();
         let strays = self.card.books().strays() + 2 * CHUNK * self.strays.len() as u64;
-        let step = self.card.begin_step(model, Need::up_to(Bytes::new(ceiling))).unwrap();
+        let pool = self.card.books().pool_of(Slot::NOBODY.with(Kind::Workspace)).map(|(_, pool)| pool);
+        let pool = pool.filter(|_| self.has_arenas());
+        let found = pool.map_or(0, |pool| self.card.driver.used(pool));
+        let leftovers = [0, 2 * CHUNK, u64::MAX][self.random.random_range(0..3)];
+        let need = Need { leftovers: Bytes::new(leftovers), ..Need::up_to(Bytes::new(ceiling)) };
+        let step = self.card.begin_step(model, need).unwrap();
+        // What is found beyond what was set aside has no room in what the step was given.
+        let most = found.max(ceiling.saturating_add(found.min(leftovers)));
         let mut held = Vec::new();
         let mut refused = false;
         for _ in 0..self.random.random_range(1..30) {
@@ -137,6 +144,7 @@ impl<D: OverSimulation> World<D> {
                 }
             }
             assert!(self.card.live(step) <= ceiling);
+            assert!(pool.is_none_or(|pool| self.card.driver.reserved(pool) <= most));
         }
         if self.strays.len() < 10 && self.random.random_bool(0.1) {
             self.strays.extend(held.pop());
