@@ -51,7 +51,7 @@ class Server:
                 probe.bind(("127.0.0.1", 0))
             self.port, self.metrics = one.getsockname()[1], two.getsockname()[1]
         command = [args.plimsoll, "serve", "--device", "cuda", "--models", args.repository, "--profile-dir", profiles,
-                   "--grpc-port", str(self.port), "--metrics-port", str(self.metrics)]
+                   "--grpc-port", str(self.port), "--http-port", "0", "--metrics-port", str(self.metrics)]
         self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def __enter__(self):

@@ -173,7 +173,7 @@ class Server:
     def __init__(self, folder, name, options):
         self.log = os.path.join(folder, name + ".log")
         self.ports = [free_port(), free_port()]
-        ports = ["--grpc-port", str(self.ports[0]), "--metrics-port", str(self.ports[1])]
+        ports = ["--grpc-port", str(self.ports[0]), "--http-port", "0", "--metrics-port", str(self.ports[1])]
         with open(self.log, "w") as log:
             self.process = subprocess.Popen([args.plimsoll, "serve", *ports, *options], stdout=log, stderr=log)
 

@@ -83,7 +83,7 @@ def run(kind, profiles):
     log = open(os.path.join(folder, "server.log"), "w")
     server = subprocess.Popen(
         [args.plimsoll, "serve", "--device", "cuda", "--models", args.repository, "--grpc-port", str(ports[0]),
-         "--metrics-port", str(ports[1]), "--fail-allocations", kind, "--profile-dir", profiles], stdout=log, stderr=log)
+         "--http-port", "0", "--metrics-port", str(ports[1]), "--fail-allocations", kind, "--profile-dir", profiles], stdout=log, stderr=log)
     try:
         names = args.models.split(",")
         wait_ready(server, ports[1], log.name)

@@ -21,7 +21,7 @@ use crate::engine::{Engine, EngineError, EngineHandle, EngineSettings, Offer};
 use crate::memory::{DeviceBooks, Reading, Readings, Terms, TrimPolicy};
 use crate::model::{Blueprint, ModelFiles};
 use crate::scheduler::{Batching, Settings};
-use crate::service::{self, Drained, Limits, ServeError};
+use crate::service::{self, Drained, Limits, Listeners, ServeError};
 use crate::telemetry::{Metrics, router};
 use crate::units::Bytes;
 
@@ -60,10 +60,12 @@ pub enum ServerError {
 pub struct Server {
     /// Where the gRPC services are.
     pub grpc: SocketAddr,
+    /// Where the HTTP interfaces are, and metrics and health beside them.
+    pub http: SocketAddr,
     /// Where metrics and health are.
     pub metrics: SocketAddr,
     engine: Engine,
-    listener: TcpListener,
+    listeners: Listeners,
     limits: Limits,
     metrics_task: JoinHandle<io::Result<()>>,
     /// Set by the signal to stop. The engine goes on admitting: what comes in while load balancers learn of the drain is
@@ -92,8 +94,9 @@ impl Server {
     ) -> Result<Server, ServerError> {
         let repository = Repository::load(&config)?;
         let listener = listen(config.address, config.grpc_port, "gRPC", "--grpc-port").await?;
+        let fronts = listen(config.address, config.http_port, "HTTP", "--http-port").await?;
         let http = listen(config.address, config.metrics_port, "metrics and health", "--metrics-port").await?;
-        let (grpc, metrics_address) = (local(&listener)?, local(&http)?);
+        let (grpc, front, metrics_address) = (local(&listener)?, local(&fronts)?, local(&http)?);
 
         let metrics = Metrics::new();
         let cache = Cache::new(&config, environment);
@@ -114,8 +117,9 @@ impl Server {
             false => health.borrow().readiness(),
         };
         let routes = router(metrics, live, ready);
+        let listeners = Listeners { grpc: listener, http: Some((fronts, routes.clone())) };
         let metrics_task = tokio::spawn(async move { axum::serve(http, routes).await });
-        Ok(Server { grpc, metrics: metrics_address, engine, listener, limits, metrics_task, draining })
+        Ok(Server { grpc, http: front, metrics: metrics_address, engine, listeners, limits, metrics_task, draining })
     }
 
     /// A way to the engine.
@@ -139,7 +143,7 @@ impl Server {
             }
             self.draining.store(true, Ordering::Relaxed);
         };
-        let drained = service::serve(self.listener, handle.clone(), self.limits, stop).await?;
+        let drained = service::serve(self.listeners, handle.clone(), self.limits, stop).await?;
         // Calls have been answered or cut off; what is left in the engine belongs to nobody.
         let _ = tokio::time::timeout(Duration::from_secs(1), handle.drain()).await;
         let device_lost = handle.health().borrow().poisoned;

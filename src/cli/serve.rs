@@ -47,9 +47,11 @@ async fn serve(config: ServerConfig, environment: &Environment) -> anyhow::Resul
     let server = Server::start(config, environment).await?;
     tracing::info!(
         grpc = %server.grpc,
+        http = %server.http,
         metrics = %server.metrics,
-        "gRPC on {}, metrics and health on http://{}",
+        "gRPC on {}, HTTP on http://{}, metrics and health on http://{}",
         server.grpc,
+        server.http,
         server.metrics
     );
     let stop = async move {

@@ -109,8 +109,12 @@ impl ServerConfig {
         let mut refuse = |name: &'static str, message: String| {
             problems.push(Problem { place: origin_of(name, origins).place(name), message });
         };
-        if self.grpc_port == self.metrics_port && self.grpc_port != 0 {
-            refuse("metrics_port", format!("metrics_port and grpc_port are both {}: they must differ", self.grpc_port));
+        let ports = [("grpc_port", self.grpc_port), ("http_port", self.http_port), ("metrics_port", self.metrics_port)];
+        for (index, (name, port)) in ports.iter().enumerate() {
+            let same = ports[..index].iter().find(|(_, other)| other == port && *port != 0);
+            if let Some((other, _)) = same {
+                refuse(name, format!("{name} and {other} are both {port}: they must differ"));
+            }
         }
         if self.survey_share > 1.0 {
             refuse("survey_share", format!("survey_share is {}: it must be at most 1", self.survey_share));

@@ -92,6 +92,9 @@ settings! {
         /// Port of the gRPC services; 0 takes any free port.
         grpc_port: u16 = "8001",
             "Clients of other inference servers expect 8001.";
+        /// Port of the HTTP interfaces; 0 takes any free port.
+        http_port: u16 = "8000",
+            "Clients of other inference servers expect 8000.";
         /// Port of metrics and health over HTTP; 0 takes any free port.
         metrics_port: u16 = "8002",
             "Scrapers of other inference servers expect 8002.";

@@ -31,6 +31,8 @@ pub(crate) enum Problem {
     UnknownVersion { model: String, asked: String, served: String },
     /// The answer would be larger than a message may be.
     AnswerTooLarge { needed: Bytes, limit: Bytes },
+    /// The message is larger than one may be.
+    MessageTooLarge { limit: Bytes },
     /// Too many streams of inferences are open.
     TooManyStreams { limit: u32 },
     /// Too many rows wait for the tokenizer.
@@ -61,13 +63,23 @@ impl Problem {
     }
 }
 
-/// What a status says.
-struct Told {
-    code: Code,
-    reason: &'static str,
-    text: String,
-    field: Option<String>,
-    retry: Option<Duration>,
+/// What a status says, over whatever it is said.
+pub(crate) struct Told {
+    pub(crate) code: Code,
+    /// To match on.
+    pub(crate) reason: &'static str,
+    /// For people: the place, what was found and what is allowed.
+    pub(crate) text: String,
+    /// What the caller has to change.
+    pub(crate) field: Option<String>,
+    /// When trying again may help.
+    pub(crate) retry: Option<Duration>,
+}
+
+impl From<Problem> for Told {
+    fn from(problem: Problem) -> Told {
+        tell(problem)
+    }
 }
 
 impl Told {
@@ -142,6 +154,11 @@ fn tell(problem: Problem) -> Told {
                 "the answer takes {needed} and a message may have {limit}: send fewer rows, ask for fewer dimensions, \
                  or raise the server's message limit"
             ),
+        ),
+        Problem::MessageTooLarge { limit } => Told::new(
+            Code::OutOfRange,
+            "MESSAGE_TOO_LARGE",
+            format!("the message has more than {limit}: send fewer rows, or raise the server's message limit"),
         ),
         Problem::TooManyStreams { limit } => Told::new(
             Code::ResourceExhausted,

@@ -18,6 +18,7 @@ mod streams;
 mod oip;
 mod own;
 mod tei;
+mod http;
 mod health;
 mod server;
 #[cfg(test)]
@@ -25,4 +26,4 @@ mod tests;
 
 pub use limits::Limits;
 pub use port::{Inference, Operations};
-pub use server::{Drained, ServeError, serve};
+pub use server::{Drained, Listeners, ServeError, serve};

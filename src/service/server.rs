@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use axum::Router;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{sleep, timeout};
@@ -63,7 +64,15 @@ pub enum ServeError {
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
-/// Serves on `listener` until `shutdown` resolves, then drains: health says NOT_SERVING; after `limits.drain_notice`
+/// Where the services listen.
+pub struct Listeners {
+    /// For gRPC.
+    pub grpc: TcpListener,
+    /// For HTTP, with the routes of others that go along with ours.
+    pub http: Option<(TcpListener, Router)>,
+}
+
+/// Serves on `listeners` until `shutdown` resolves, then drains: health says NOT_SERVING; after `limits.drain_notice`
 /// nothing more is accepted; what is accepted finishes, for `limits.drain_bound` at most.
 ///
 /// The engine has to run until this returns.
@@ -71,7 +80,7 @@ pub enum ServeError {
 /// # Errors
 /// A [`ServeError`] if the services end before `shutdown`.
 pub async fn serve<E: Inference + Operations>(
-    listener: TcpListener,
+    listeners: Listeners,
     engine: E,
     limits: Limits,
     shutdown: impl Future<Output = ()> + Send,
@@ -135,6 +144,19 @@ pub async fn serve<E: Inference + Operations>(
     let following = AbortOnDrop(tokio::spawn(health().follow()));
 
     let (stop_accepting, stopped) = oneshot::channel::<()>();
+    let over_http = listeners.http.map(|(listener, routes)| {
+        let mut draining = draining.clone();
+        let until_drained = async move {
+            let _ = draining.wait_for(|draining| *draining).await;
+            sleep(notice).await;
+        };
+        let app = super::http::router(context.clone()).merge(routes);
+        AbortOnDrop(tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, app).with_graceful_shutdown(until_drained).await {
+                tracing::error!(%error, "the HTTP port is closed");
+            }
+        }))
+    });
     let transport = Server::builder()
         .initial_stream_window_size(CALL_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
@@ -160,7 +182,7 @@ pub async fn serve<E: Inference + Operations>(
         .add_service(reflection().build_v1()?)
         // Clients older than reflection v1 ask for this one.
         .add_service(reflection().build_v1alpha()?)
-        .serve_with_incoming_shutdown(TcpIncoming::from(listener).with_nodelay(Some(true)), async {
+        .serve_with_incoming_shutdown(TcpIncoming::from(listeners.grpc).with_nodelay(Some(true)), async {
             // An error means that `serve` itself is gone, and with it this.
             let _ = stopped.await;
         });
@@ -197,6 +219,8 @@ pub async fn serve<E: Inference + Operations>(
         Ok(ended) => ended?,
         Err(_) => tracing::warn!(unfinished_calls = in_flight.count(), "the drain took too long and is cut off"),
     }
+    // What it had accepted is answered or cut off by now.
+    drop(over_http);
     Ok(Drained { unfinished_calls: in_flight.count() })
 }
 

@@ -29,10 +29,11 @@ class Server:
     """`plimsoll serve` with these arguments. `log` holds what it has written to standard error."""
 
     def __init__(self, folder, *arguments, port=None, wait=True):
-        self.port, self.metrics_port = port or free_port(), free_port()
+        self.port, self.http_port, self.metrics_port = port or free_port(), free_port(), free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.log_path = pathlib.Path(folder) / f"server-{self.port}.log"
-        command = [binary(), "serve", "--grpc-port", str(self.port), "--metrics-port", str(self.metrics_port)]
+        command = [binary(), "serve", "--grpc-port", str(self.port), "--http-port", str(self.http_port)]
+        command += ["--metrics-port", str(self.metrics_port)]
         command += ["--log-format", "json", "--profile-dir", str(pathlib.Path(folder) / "profiles"), *arguments]
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

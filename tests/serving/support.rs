@@ -75,6 +75,7 @@ impl TestServer {
         }
         let settings = SettingFlags {
             grpc_port: Some(0),
+            http_port: Some(0),
             metrics_port: Some(0),
             models: Some(Models::Folder(repository)),
             log_level: Some(LogFilter::quiet()),

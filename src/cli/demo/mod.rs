@@ -86,6 +86,7 @@ fn options(args: &DemoArgs) -> anyhow::Result<ServeOptions> {
         model: models.map_err(|error| anyhow::anyhow!("{error}"))?,
         settings: SettingFlags {
             grpc_port: Some(0),
+            http_port: Some(0),
             metrics_port: Some(0),
             memory_budget: Some(MemoryBudget::Amount(Amount::Bytes(args.budget()))),
             device: Some(args.device),

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::config::Task;
-use crate::model::ModelCard;
+use crate::model::{ModelCard, TokenRow};
 use crate::scheduler::Priority;
 use crate::service::call::Arrival;
 use crate::service::context::{Context, Target};
@@ -23,10 +23,20 @@ pub(crate) struct Asked {
     pub(crate) arrival: Arrival,
 }
 
-/// Texts to embed.
+/// Rows to embed.
+#[derive(Clone, Debug)]
+pub(crate) enum Inputs {
+    Texts(Vec<String>),
+    /// Token ids that the client has made itself: nothing is added or cut.
+    Tokens(Vec<Vec<u32>>),
+}
+
+/// What to embed, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Embed {
-    pub(crate) inputs: Vec<String>,
+    pub(crate) inputs: Inputs,
+    /// What the protocol calls them.
+    pub(crate) field: &'static str,
     pub(crate) truncate: Truncate,
     /// `None`: as the model's users expect it.
     pub(crate) normalize: Option<bool>,
@@ -127,8 +137,20 @@ impl<E: Inference> Context<E> {
         let prompt = request::prompt(card, "prompt_name", &ask.prompt_name)?;
         let normalize = ask.normalize.unwrap_or(true);
         let finish = Finish::new("dimensions", ask.dimensions, card.dimensions, normalize)?;
-        let characters = count(ask.inputs.iter().map(String::as_str));
-        let rows = self.texts("inputs", ask.inputs, &prompt, ask.truncate)?;
+        let (rows, characters) = match ask.inputs {
+            Inputs::Texts(texts) => {
+                let characters = count(texts.iter().map(String::as_str));
+                (self.texts(ask.field, texts, &prompt, ask.truncate)?, characters)
+            }
+            Inputs::Tokens(rows) => {
+                self.check_rows(ask.field, rows.len())?;
+                let checked = rows
+                    .into_iter()
+                    .enumerate()
+                    .map(|(row, ids)| request::check_tokens(card, ask.field, row, TokenRow { ids, types: Vec::new() }));
+                (Rows::Tokens(checked.collect::<Result<_, _>>()?), 0)
+            }
+        };
         let mut served = self.embed(&target, inquiry(rows, asked.arrival), finish).await?;
         let result = std::mem::take(&mut served.answer.rows);
         Ok(answered(result, card, asked, characters, &served))

@@ -6,7 +6,7 @@ use prost::Message;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::ask::{self, Answered, Asked, Prediction, Spent, truncation};
+use super::ask::{self, Answered, Asked, Inputs, Prediction, Spent, truncation};
 use crate::config::Task;
 use crate::service::call::Arrival;
 use crate::service::context::Context;
@@ -123,7 +123,8 @@ async fn embed<E: Inference>(
     message: wire::EmbedRequest,
 ) -> Result<wire::EmbedResponse, Problem> {
     let ask = ask::Embed {
-        inputs: vec![message.inputs],
+        inputs: Inputs::Texts(vec![message.inputs]),
+        field: "inputs",
         truncate: truncate(message.truncate, message.truncation_direction)?,
         normalize: message.normalize,
         prompt_name: message.prompt_name.unwrap_or_default(),
@@ -279,7 +280,7 @@ impl<E: Inference> Tei<E> {
                 let text = format!("message {} has another query than the first", rerank.texts.len());
                 return Err(Problem::invalid("query", text).into());
             }
-            bytes = bytes + Bytes::new(message.text.len() as u64);
+            bytes += Bytes::new(message.text.len() as u64);
             self.context.check_answer(bytes)?;
             rerank.texts.push(message.text);
             self.context.check_rows("texts", rerank.texts.len())?;

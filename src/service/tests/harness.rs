@@ -15,7 +15,7 @@ use crate::service::proto::inference::grpc_inference_service_client::GrpcInferen
 use crate::service::proto::inference::infer_parameter::ParameterChoice;
 use crate::service::proto::inference::model_infer_request::InferInputTensor;
 use crate::service::proto::inference::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
-use crate::service::{Drained, Limits, ServeError, serve};
+use crate::service::{Drained, Limits, Listeners, ServeError, serve};
 
 pub(super) struct TestServer {
     pub(super) engine: FakeEngine,
@@ -35,7 +35,7 @@ impl TestServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let (shutdown, told) = oneshot::channel();
-        let serving = tokio::spawn(serve(listener, engine.clone(), limits, async {
+        let serving = tokio::spawn(serve(Listeners { grpc: listener, http: None }, engine.clone(), limits, async {
             let _ = told.await;
         }));
         let channel = endpoint.connect().await.unwrap();

@@ -2,6 +2,7 @@
 
 mod fake;
 mod harness;
+mod http;
 
 mod infer;
 mod invalid;

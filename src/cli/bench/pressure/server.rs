@@ -118,7 +118,9 @@ impl Server {
 /// What every server is told, whatever it is compared with.
 fn own_arguments(port: u16, room: &Room) -> Vec<OsString> {
     let mut arguments: Vec<OsString> =
-        ["serve", "--grpc-port", &port.to_string(), "--metrics-port", "0"].map(OsString::from).into();
+        ["serve", "--grpc-port", &port.to_string(), "--http-port", "0", "--metrics-port", "0"]
+            .map(OsString::from)
+            .into();
     if let Room::File(path) = room {
         arguments.extend(["--memory-reading-file".into(), path.into()]);
     }

@@ -1,0 +1,113 @@
+//! A problem as an answer over HTTP: its code as a status, its text and its hint in the form that a client expects.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tonic::Code;
+
+use crate::service::errors::{Problem, Told};
+
+/// The status of a code. `invalid` is that of a malformed request, `fault` that of a failure of the model: clients of
+/// different interfaces expect different ones.
+fn status(code: Code, invalid: StatusCode, fault: StatusCode) -> StatusCode {
+    match code {
+        Code::InvalidArgument => invalid,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::OutOfRange => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::Unavailable | Code::FailedPrecondition => StatusCode::SERVICE_UNAVAILABLE,
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        _ => fault,
+    }
+}
+
+/// The answer with this message; with a hint when to come again, if there is one.
+fn respond(status: StatusCode, told: &Told, message: &impl Serialize) -> Response {
+    let mut response = json(status, message);
+    if let Some(after) = told.retry {
+        // Whole seconds are all that the header can say.
+        let seconds = HeaderValue::from(after.as_secs_f64().ceil().max(1.0) as u64);
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
+    }
+    response
+}
+
+/// A message in JSON.
+pub(super) fn json(status: StatusCode, message: &impl Serialize) -> Response {
+    match serde_json::to_vec(message) {
+        Ok(bytes) => (status, [(header::CONTENT_TYPE, "application/json")], bytes).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "an answer cannot be written as JSON");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}
+
+/// In the form of text-embeddings-inference.
+pub(super) struct TeiProblem(pub(super) Problem);
+
+impl From<Problem> for TeiProblem {
+    fn from(problem: Problem) -> TeiProblem {
+        TeiProblem(problem)
+    }
+}
+
+#[derive(Serialize)]
+struct TeiMessage<'a> {
+    error: &'a str,
+    error_type: &'a str,
+}
+
+impl IntoResponse for TeiProblem {
+    fn into_response(self) -> Response {
+        let told = Told::from(self.0);
+        let status = status(told.code, StatusCode::UNPROCESSABLE_ENTITY, StatusCode::FAILED_DEPENDENCY);
+        let error_type = match status {
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::GATEWAY_TIMEOUT => "overloaded",
+            StatusCode::SERVICE_UNAVAILABLE => "unhealthy",
+            StatusCode::FAILED_DEPENDENCY => "backend",
+            _ => "validation",
+        };
+        respond(status, &told, &TeiMessage { error: &told.text, error_type })
+    }
+}
+
+/// In the form of OpenAI.
+pub(super) struct OpenAiProblem(Problem);
+
+impl From<Problem> for OpenAiProblem {
+    fn from(problem: Problem) -> OpenAiProblem {
+        OpenAiProblem(problem)
+    }
+}
+
+#[derive(Serialize)]
+struct OpenAiMessage<'a> {
+    error: OpenAiError<'a>,
+}
+
+#[derive(Serialize)]
+struct OpenAiError<'a> {
+    message: &'a str,
+    r#type: &'a str,
+    param: Option<&'a str>,
+    code: String,
+}
+
+impl IntoResponse for OpenAiProblem {
+    fn into_response(self) -> Response {
+        let told = Told::from(self.0);
+        let status = status(told.code, StatusCode::BAD_REQUEST, StatusCode::INTERNAL_SERVER_ERROR);
+        let kind = match status {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
+        // Clients match on this one.
+        let code =
+            if told.reason == "UNKNOWN_MODEL" { "model_not_found".to_owned() } else { told.reason.to_lowercase() };
+        let error = OpenAiError { message: &told.text, r#type: kind, param: told.field.as_deref(), code };
+        respond(status, &told, &OpenAiMessage { error })
+    }
+}

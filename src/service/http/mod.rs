@@ -1,0 +1,102 @@
+//! The same engine over HTTP: what clients of text-embeddings-inference (`tei`) and of OpenAI's interface (`openai`) send.
+//!
+//! A model is named by the path (`/models/NAME/embed`), by the header `model`, or by the message where that has a field
+//! for it. What a message has beside the fields that are known is refused by name: a field that is ignored would be an
+//! answer to another question.
+
+mod answer;
+mod inputs;
+mod openai;
+mod tei;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, RawPathParams, Request, State};
+use axum::http::request::Parts;
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{get, post};
+use serde::de::DeserializeOwned;
+use tracing::Instrument;
+
+use super::call::Arrival;
+use super::context::Context;
+use super::errors::Problem;
+use super::port::Inference;
+use super::server::InFlight;
+use super::tei::ask::Asked;
+
+/// The routes of the HTTP port.
+pub(crate) fn router<E: Inference>(context: Arc<Context<E>>) -> Router {
+    let limit = context.limits.message_size();
+    let of_a_model = || {
+        Router::new()
+            .route("/", post(tei::any::<E>))
+            .route("/embed", post(tei::embed::<E>))
+            .route("/embed_all", post(tei::embed_all))
+            .route("/embed_sparse", post(tei::embed_sparse))
+            .route("/predict", post(tei::predict::<E>))
+            .route("/rerank", post(tei::rerank::<E>))
+            .route("/tokenize", post(tei::tokenize::<E>))
+            .route("/decode", post(tei::decode::<E>))
+            .route("/info", get(tei::info::<E>))
+            .route("/v1/embeddings", post(openai::embeddings::<E>))
+    };
+    Router::new()
+        .merge(of_a_model())
+        .nest("/models/{model}", of_a_model())
+        .route("/health", get(tei::health::<E>))
+        .route("/v1/models", get(openai::models::<E>))
+        .route("/v1/models/{model}", get(openai::model::<E>))
+        .layer(DefaultBodyLimit::max(limit))
+        .layer(middleware::from_fn_with_state(context.clone(), count::<E>))
+        .with_state(context)
+}
+
+/// Counts a call as in flight until its answer is there, so that a drain waits for it.
+async fn count<E: Inference>(State(context): State<Arc<Context<E>>>, request: Request<Body>, next: Next) -> Response {
+    let _counted = InFlight::enter(&context.in_flight);
+    let span = tracing::info_span!("call", http = request.uri().path());
+    next.run(request).instrument(span).await
+}
+
+/// Whose answer a call wants, by its path or its header.
+struct Caller(Result<Asked, Problem>);
+
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Caller, Self::Rejection> {
+        let arrival = Arrival { at: Instant::now(), deadline: None };
+        let path = RawPathParams::from_request_parts(parts, state).await;
+        let named = path
+            .ok()
+            .and_then(|path| path.iter().find(|(name, _)| *name == "model").map(|(_, model)| model.to_owned()));
+        let model = match (named, parts.headers.get("model")) {
+            (Some(model), _) => Ok(model),
+            (None, None) => Ok(String::new()),
+            (None, Some(value)) => {
+                value.to_str().map(str::to_owned).map_err(|_| Problem::invalid("header 'model'", "it is not text"))
+            }
+        };
+        Ok(Caller(model.map(|model| Asked { model, arrival })))
+    }
+}
+
+/// A message in JSON.
+struct Message<T>(Result<T, Problem>);
+
+impl<T: DeserializeOwned, E: Inference> FromRequest<Arc<Context<E>>> for Message<T> {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request(request: Request, state: &Arc<Context<E>>) -> Result<Message<T>, Self::Rejection> {
+        let Ok(bytes) = Bytes::from_request(request, state).await else {
+            return Ok(Message(Err(Problem::MessageTooLarge { limit: state.limits.message })));
+        };
+        let read = serde_json::from_slice(&bytes);
+        Ok(Message(read.map_err(|error| Problem::invalid("body", error.to_string()))))
+    }
+}

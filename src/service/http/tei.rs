@@ -1,0 +1,410 @@
+//! The routes of text-embeddings-inference.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::answer::{TeiProblem, json};
+use super::inputs::WrittenInputs;
+use super::{Caller, Message};
+use crate::config::Task;
+use crate::service::context::Context;
+use crate::service::errors::Problem;
+use crate::service::port::Inference;
+use crate::service::tasks::Scores;
+use crate::service::tei::ask::{self, Answered, Asked, Facts, Prediction, Rank, Spent, truncation};
+use crate::tokenize::{Piece, TextRow};
+
+type Shared<E> = State<Arc<Context<E>>>;
+
+/// Which end of a text is left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+enum Direction {
+    #[default]
+    #[serde(alias = "right")]
+    Right,
+    #[serde(alias = "left")]
+    Left,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EmbedMessage {
+    inputs: WrittenInputs,
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: Direction,
+    #[serde(default)]
+    normalize: Option<bool>,
+    #[serde(default)]
+    prompt_name: Option<String>,
+    #[serde(default)]
+    dimensions: Option<u32>,
+}
+
+/// A text, or a pair.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a text, a pair of texts, or a list of [text] and [text, text] is needed")]
+enum PredictInputs {
+    Text(String),
+    /// One text, or a pair.
+    One(Vec<String>),
+    Several(Vec<Vec<String>>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PredictMessage {
+    inputs: PredictInputs,
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: Direction,
+    #[serde(default)]
+    raw_scores: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RerankMessage {
+    query: String,
+    texts: Vec<String>,
+    #[serde(default)]
+    truncate: Option<bool>,
+    #[serde(default)]
+    truncation_direction: Direction,
+    #[serde(default)]
+    raw_scores: bool,
+    #[serde(default)]
+    return_text: bool,
+}
+
+/// One text or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a text or a list of texts is needed")]
+enum Texts {
+    One(String),
+    Several(Vec<String>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TokenizeMessage {
+    inputs: Texts,
+    #[serde(default = "yes")]
+    add_special_tokens: bool,
+    #[serde(default)]
+    prompt_name: Option<String>,
+}
+
+/// One row of ids or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a list of token ids or a list of such lists is needed")]
+enum IdRows {
+    One(Vec<u32>),
+    Several(Vec<Vec<u32>>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DecodeMessage {
+    ids: IdRows,
+    #[serde(default = "yes")]
+    skip_special_tokens: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Serialize)]
+struct Token {
+    id: u32,
+    text: String,
+    special: bool,
+    start: Option<usize>,
+    stop: Option<usize>,
+}
+
+#[derive(Serialize)]
+struct Scored {
+    score: f32,
+    label: String,
+}
+
+#[derive(Serialize)]
+struct Ranked {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    score: f32,
+}
+
+pub(super) async fn embed<E: Inference>(
+    State(context): Shared<E>,
+    Caller(asked): Caller,
+    Message(message): Message<EmbedMessage>,
+) -> Result<Response, TeiProblem> {
+    Ok(answer_embed(&context, asked?, message?).await?)
+}
+
+async fn answer_embed<E: Inference>(
+    context: &Context<E>,
+    asked: Asked,
+    message: EmbedMessage,
+) -> Result<Response, Problem> {
+    let left = message.truncation_direction == Direction::Left;
+    let ask = ask::Embed {
+        inputs: message.inputs.into(),
+        field: "inputs",
+        truncate: truncation(message.truncate.unwrap_or(false), left),
+        normalize: message.normalize,
+        prompt_name: message.prompt_name.unwrap_or_default(),
+        dimensions: message.dimensions.unwrap_or_default().into(),
+    };
+    let Answered { result, spent, .. } = context.tei_embed(&asked, ask).await?;
+    Ok(with_times(spent, json(StatusCode::OK, &result)))
+}
+
+/// What a client sends to the root: by the task of the model it is one of the others.
+pub(super) async fn any<E: Inference>(
+    State(context): Shared<E>,
+    Caller(asked): Caller,
+    Message(message): Message<Value>,
+) -> Result<Response, TeiProblem> {
+    let (asked, message) = (asked?, message?);
+    Ok(match context.tei_facts(&asked)?.target.task {
+        Task::Embed => answer_embed(&context, asked, read(message)?).await?,
+        Task::Classify => answer_predict(&context, asked, read(message)?).await?,
+        Task::Rerank => answer_rerank(&context, asked, read(message)?).await?,
+    })
+}
+
+fn read<T: DeserializeOwned>(message: Value) -> Result<T, Problem> {
+    serde_json::from_value(message).map_err(|error| Problem::invalid("body", error.to_string()))
+}
+
+pub(super) async fn embed_all() -> TeiProblem {
+    TeiProblem(Problem::NotOffered("this server answers with one vector for a text, not for each token: ask /embed"))
+}
+
+pub(super) async fn embed_sparse() -> TeiProblem {
+    TeiProblem(Problem::NotOffered("no model of this server has sparse embeddings: ask /embed for dense ones"))
+}
+
+/// One text's labels for one text, a list of them for a list.
+pub(super) async fn predict<E: Inference>(
+    State(context): Shared<E>,
+    Caller(asked): Caller,
+    Message(message): Message<PredictMessage>,
+) -> Result<Response, TeiProblem> {
+    Ok(answer_predict(&context, asked?, message?).await?)
+}
+
+async fn answer_predict<E: Inference>(
+    context: &Context<E>,
+    asked: Asked,
+    message: PredictMessage,
+) -> Result<Response, Problem> {
+    let (inputs, is_one) = match message.inputs {
+        PredictInputs::Text(text) => (vec![TextRow { text, pair: None }], true),
+        PredictInputs::One(texts) => (vec![row(texts, 0)?], true),
+        PredictInputs::Several(rows) => {
+            let rows = rows.into_iter().enumerate().map(|(index, texts)| row(texts, index));
+            (rows.collect::<Result<_, _>>()?, false)
+        }
+    };
+    let left = message.truncation_direction == Direction::Left;
+    let truncate = truncation(message.truncate.unwrap_or(false), left);
+    let ask = ask::Predict { inputs, truncate, scores: Scores::raw(message.raw_scores) };
+    let Answered { result, spent, .. } = context.tei_predict(&asked, ask).await?;
+    let scored = |Prediction { label, score }| Scored { score, label };
+    let mut rows: Vec<Vec<Scored>> =
+        result.into_iter().map(|labels| labels.into_iter().map(scored).collect()).collect();
+    let response = match (is_one, rows.pop()) {
+        (true, Some(only)) => json(StatusCode::OK, &only),
+        (_, last) => {
+            rows.extend(last);
+            json(StatusCode::OK, &rows)
+        }
+    };
+    Ok(with_times(spent, response))
+}
+
+/// A text, or a pair.
+fn row(texts: Vec<String>, index: usize) -> Result<TextRow, Problem> {
+    let count = texts.len();
+    let mut texts = texts.into_iter();
+    match (texts.next(), texts.next(), texts.next()) {
+        (Some(text), pair, None) => Ok(TextRow { text, pair }),
+        _ => {
+            Err(Problem::invalid(format!("inputs[{index}]"), format!("it has {count} texts: one or a pair is needed")))
+        }
+    }
+}
+
+pub(super) async fn rerank<E: Inference>(
+    State(context): Shared<E>,
+    Caller(asked): Caller,
+    Message(message): Message<RerankMessage>,
+) -> Result<Response, TeiProblem> {
+    Ok(answer_rerank(&context, asked?, message?).await?)
+}
+
+async fn answer_rerank<E: Inference>(
+    context: &Context<E>,
+    asked: Asked,
+    message: RerankMessage,
+) -> Result<Response, Problem> {
+    let left = message.truncation_direction == Direction::Left;
+    let ask = ask::Rerank {
+        query: message.query,
+        texts: message.texts,
+        truncate: truncation(message.truncate.unwrap_or(false), left),
+        scores: Scores::raw(message.raw_scores),
+        return_text: message.return_text,
+    };
+    let Answered { result, spent, .. } = context.tei_rerank(&asked, ask).await?;
+    let ranked: Vec<_> = result.into_iter().map(|Rank { index, score, text }| Ranked { index, text, score }).collect();
+    Ok(with_times(spent, json(StatusCode::OK, &ranked)))
+}
+
+pub(super) async fn tokenize<E: Inference>(
+    State(context): Shared<E>,
+    Caller(asked): Caller,
+    Message(message): Message<TokenizeMessage>,
+) -> Result<Response, TeiProblem> {
+    let (asked, message) = (asked?, message?);
+    let texts = match message.inputs {
+        Texts::One(text) => vec![text],
+        Texts::Several(texts) => texts,
+    };
+    context.check_rows("inputs", texts.len())?;
+    let prompt = message.prompt_name.unwrap_or_default();
+    let mut rows: Vec<Vec<Token>> = Vec::with_capacity(texts.len());
+    for text in texts {
+        let pieces = context.tei_tokenize(&asked, text, message.add_special_tokens, &prompt).await;
+        rows.push(pieces?.into_iter().map(token).collect());
+    }
+    Ok(json(StatusCode::OK, &rows))
+}
+
+fn token(piece: Piece) -> Token {
+    let Piece { id, text, place } = piece;
+    Token {
+        id,
+        text,
+        special: place.is_none(),
+        start: place.map(|(start, _)| start),
+        stop: place.map(|(_, stop)| stop),
+    }
+}
+
+pub(super) async fn decode<E: Inference>(
+    State(context): Shared<E>,
+    Caller(asked): Caller,
+    Message(message): Message<DecodeMessage>,
+) -> Result<Response, TeiProblem> {
+    let (asked, message) = (asked?, message?);
+    let rows = match message.ids {
+        IdRows::One(ids) => vec![ids],
+        IdRows::Several(rows) => rows,
+    };
+    context.check_rows("ids", rows.len())?;
+    let mut texts = Vec::with_capacity(rows.len());
+    for ids in rows {
+        texts.push(context.tei_decode(&asked, ids, !message.skip_special_tokens).await?);
+    }
+    Ok(json(StatusCode::OK, &texts))
+}
+
+#[derive(Serialize)]
+struct Info {
+    version: &'static str,
+    sha: Option<String>,
+    docker_label: Option<String>,
+    model_id: String,
+    model_sha: Option<String>,
+    model_dtype: String,
+    model_type: ModelType,
+    max_concurrent_requests: u32,
+    max_input_length: u32,
+    max_batch_tokens: u32,
+    max_batch_requests: Option<u32>,
+    max_client_batch_size: u32,
+    auto_truncate: bool,
+    tokenization_workers: u32,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum ModelType {
+    Embedding { pooling: String },
+    Classifier { id2label: BTreeMap<String, String>, label2id: BTreeMap<String, usize> },
+    Reranker { id2label: BTreeMap<String, String>, label2id: BTreeMap<String, usize> },
+}
+
+pub(super) async fn info<E: Inference>(
+    State(context): Shared<E>,
+    Caller(asked): Caller,
+) -> Result<Response, TeiProblem> {
+    let Facts { target, queue_rows_max, batch_rows_max, request_rows_max, tokenization_workers } =
+        context.tei_facts(&asked?)?;
+    let id2label = || target.labels.iter().enumerate().map(|(id, label)| (id.to_string(), label.clone())).collect();
+    let label2id = || target.labels.iter().enumerate().map(|(id, label)| (label.clone(), id)).collect();
+    let model_type = match target.task {
+        Task::Embed => ModelType::Embedding { pooling: target.pooling.clone().unwrap_or_default() },
+        Task::Classify => ModelType::Classifier { id2label: id2label(), label2id: label2id() },
+        Task::Rerank => ModelType::Reranker { id2label: id2label(), label2id: label2id() },
+    };
+    let info = Info {
+        version: env!("CARGO_PKG_VERSION"),
+        sha: None,
+        docker_label: None,
+        model_id: target.name.clone(),
+        model_sha: Some(target.revision.clone()),
+        model_dtype: target.dtype.clone(),
+        model_type,
+        max_concurrent_requests: queue_rows_max,
+        max_input_length: target.length_max,
+        max_batch_tokens: batch_rows_max.saturating_mul(target.length_max),
+        max_batch_requests: Some(batch_rows_max),
+        max_client_batch_size: request_rows_max,
+        auto_truncate: false,
+        tokenization_workers,
+    };
+    Ok(json(StatusCode::OK, &info))
+}
+
+/// 200 while every required model is ready and the server is not going down.
+pub(super) async fn health<E: Inference>(State(context): Shared<E>) -> Response {
+    let readiness = match context.is_draining() {
+        true => Err("the server is draining".to_owned()),
+        false => context.engine.health().borrow().readiness(),
+    };
+    match readiness {
+        Ok(()) => StatusCode::OK.into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}
+
+/// The headers that say what a call took, in milliseconds.
+fn with_times(spent: Spent, mut response: Response) -> Response {
+    let milliseconds = |ns: u64| HeaderValue::from(ns / 1_000_000);
+    let headers: &mut HeaderMap = response.headers_mut();
+    let mut set = |name: &'static str, value| headers.insert(HeaderName::from_static(name), value);
+    set("x-compute-characters", HeaderValue::from(spent.characters));
+    set("x-compute-tokens", HeaderValue::from(spent.tokens));
+    set("x-total-time", milliseconds(spent.total_ns));
+    set("x-tokenization-time", milliseconds(spent.tokenize_ns));
+    set("x-queue-time", milliseconds(spent.queue_ns));
+    set("x-inference-time", milliseconds(spent.compute_ns));
+    response
+}
