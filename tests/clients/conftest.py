@@ -40,21 +40,43 @@ def channel(server):
         yield channel
 
 
-class Plimsoll:
-    """Messages and stubs of `plimsoll.v1`, generated from the project's own .proto."""
+def generate(folder, package, name):
+    """Messages and stubs of a .proto of the project."""
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'proto'}", f"--python_out={folder}"]
+    command += [f"--grpc_python_out={folder}", f"{package.replace('.', '/')}/{name}.proto"]
+    subprocess.run(command, check=True)
+    sys.path.insert(0, str(folder))
+    return (importlib.import_module(f"{package}.{name}_pb2{end}") for end in ("", "_grpc"))
+
+
+class Tei:
+    """Messages and stubs of `tei.v1`."""
 
     def __init__(self, folder, channel):
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT / 'proto'}", f"--python_out={folder}"]
-        command += [f"--grpc_python_out={folder}", "plimsoll/v1/plimsoll.proto"]
-        subprocess.run(command, check=True)
-        sys.path.insert(0, str(folder))
-        self.messages = importlib.import_module("plimsoll.v1.plimsoll_pb2")
-        stubs = importlib.import_module("plimsoll.v1.plimsoll_pb2_grpc")
+        self.messages, stubs = generate(folder, "tei.v1", "tei")
+        self.info = stubs.InfoStub(channel)
+        self.embed = stubs.EmbedStub(channel)
+        self.predict = stubs.PredictStub(channel)
+        self.rerank = stubs.RerankStub(channel)
+        self.tokenize = stubs.TokenizeStub(channel)
+
+
+class Plimsoll:
+    """Messages and stubs of `plimsoll.v1`."""
+
+    def __init__(self, folder, channel):
+        self.messages, stubs = generate(folder, "plimsoll.v1", "plimsoll")
         self.embed = stubs.EmbedStub(channel).Embed
         self.rerank = stubs.RerankStub(channel).Rerank
         self.classify = stubs.ClassifyStub(channel).Classify
         self.models = stubs.ModelsStub(channel)
         self.memory = stubs.MemoryStub(channel)
+
+
+@pytest.fixture(scope="session")
+def tei(tmp_path_factory, channel):
+    """The services of text-embeddings-inference."""
+    return Tei(tmp_path_factory.mktemp("tei"), channel)
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,16 @@ pub(super) struct PredictMessage {
     truncation_direction: Direction,
     #[serde(default)]
     raw_scores: bool,
+    /// Some clients have it in every message.
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there as long as it says nothing")]
+    parameters: Option<Nothing>,
 }
+
+/// An object without fields.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

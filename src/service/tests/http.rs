@@ -161,6 +161,9 @@ async fn predict_answers_in_the_form_that_was_asked() {
     assert_eq!((several.as_array().unwrap().len(), several[1][0]["score"].is_number()), (2, true));
     let only = front.good("/predict", "section", json!({"inputs": [["web server"]]})).await;
     assert_eq!(only[0].as_array().unwrap().len(), LABELS.len(), "a list of one is a list");
+    front.good("/predict", "section", json!({"inputs": "web", "parameters": {}})).await;
+    let (status, answer) = front.post("/predict", "", &json!({"inputs": "web", "parameters": {"top_k": 2}})).await;
+    assert!(status == StatusCode::UNPROCESSABLE_ENTITY && answer["error"].as_str().unwrap().contains("top_k"));
     let (status, answer) = front.post("/predict", "", &json!({"inputs": [["a", "b", "c"]]})).await;
     assert!(status == StatusCode::UNPROCESSABLE_ENTITY && answer["error"].as_str().unwrap().contains("inputs[0]"));
 }
