@@ -1,8 +1,9 @@
-//! gRPC services: wire types end here.
+//! The services, over gRPC and HTTP: wire types end here.
 //!
-//! A call passes `call` (deadline, span, limits named), is decoded by its service (`oip`, `own`) into a `request`,
-//! which tokenizes it and hands it to the engine through `port`; `results` makes vectors into what was asked for.
-//! `errors` is the only place where anything becomes a status.
+//! A gRPC call passes `call` (deadline, span, limits named) and is decoded by its service (`oip`, `own`, `tei`); one over HTTP
+//! by its route (`http`). Both make a `request` of it, which is tokenized and handed to the engine through `port`; `tasks`
+//! is what can be asked of a model whichever protocol asks, and `results` makes vectors into what was asked for. `errors` is
+//! the only place where anything becomes a status; `http::answer` says it in the forms of HTTP's clients.
 
 pub mod proto;
 mod limits;
