@@ -8,6 +8,7 @@ mod answer;
 mod inputs;
 mod openai;
 mod tei;
+mod tei_messages;
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,17 +1,18 @@
 //! The routes of text-embeddings-inference.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::answer::{TeiProblem, json};
-use super::inputs::WrittenInputs;
+use super::tei_messages::{
+    DecodeMessage, Direction, EmbedMessage, IdRows, Info, ModelType, PredictInputs, PredictMessage, Ranked,
+    RerankMessage, Scored, Texts, Token, TokenizeMessage,
+};
 use super::{Caller, Message};
 use crate::config::Task;
 use crate::service::context::Context;
@@ -22,139 +23,6 @@ use crate::service::tei::ask::{self, Answered, Asked, Facts, Prediction, Rank, S
 use crate::tokenize::{Piece, TextRow};
 
 type Shared<E> = State<Arc<Context<E>>>;
-
-/// Which end of a text is left out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-enum Direction {
-    #[default]
-    #[serde(alias = "right")]
-    Right,
-    #[serde(alias = "left")]
-    Left,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct EmbedMessage {
-    inputs: WrittenInputs,
-    #[serde(default)]
-    truncate: Option<bool>,
-    #[serde(default)]
-    truncation_direction: Direction,
-    #[serde(default)]
-    normalize: Option<bool>,
-    #[serde(default)]
-    prompt_name: Option<String>,
-    #[serde(default)]
-    dimensions: Option<u32>,
-}
-
-/// A text, or a pair.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a text, a pair of texts, or a list of [text] and [text, text] is needed")]
-enum PredictInputs {
-    Text(String),
-    /// One text, or a pair.
-    One(Vec<String>),
-    Several(Vec<Vec<String>>),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct PredictMessage {
-    inputs: PredictInputs,
-    #[serde(default)]
-    truncate: Option<bool>,
-    #[serde(default)]
-    truncation_direction: Direction,
-    #[serde(default)]
-    raw_scores: bool,
-    /// Some clients have it in every message.
-    #[serde(default)]
-    #[allow(dead_code, reason = "it may be there as long as it says nothing")]
-    parameters: Option<Nothing>,
-}
-
-/// An object without fields.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Nothing {}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RerankMessage {
-    query: String,
-    texts: Vec<String>,
-    #[serde(default)]
-    truncate: Option<bool>,
-    #[serde(default)]
-    truncation_direction: Direction,
-    #[serde(default)]
-    raw_scores: bool,
-    #[serde(default)]
-    return_text: bool,
-}
-
-/// One text or several.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a text or a list of texts is needed")]
-enum Texts {
-    One(String),
-    Several(Vec<String>),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TokenizeMessage {
-    inputs: Texts,
-    #[serde(default = "yes")]
-    add_special_tokens: bool,
-    #[serde(default)]
-    prompt_name: Option<String>,
-}
-
-/// One row of ids or several.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a list of token ids or a list of such lists is needed")]
-enum IdRows {
-    One(Vec<u32>),
-    Several(Vec<Vec<u32>>),
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct DecodeMessage {
-    ids: IdRows,
-    #[serde(default = "yes")]
-    skip_special_tokens: bool,
-}
-
-fn yes() -> bool {
-    true
-}
-
-#[derive(Serialize)]
-struct Token {
-    id: u32,
-    text: String,
-    special: bool,
-    start: Option<usize>,
-    stop: Option<usize>,
-}
-
-#[derive(Serialize)]
-struct Scored {
-    score: f32,
-    label: String,
-}
-
-#[derive(Serialize)]
-struct Ranked {
-    index: usize,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<String>,
-    score: f32,
-}
 
 pub(super) async fn embed<E: Inference>(
     State(context): Shared<E>,
@@ -332,32 +200,6 @@ pub(super) async fn decode<E: Inference>(
         texts.push(context.tei_decode(&asked, ids, !message.skip_special_tokens).await?);
     }
     Ok(json(StatusCode::OK, &texts))
-}
-
-#[derive(Serialize)]
-struct Info {
-    version: &'static str,
-    sha: Option<String>,
-    docker_label: Option<String>,
-    model_id: String,
-    model_sha: Option<String>,
-    model_dtype: String,
-    model_type: ModelType,
-    max_concurrent_requests: u32,
-    max_input_length: u32,
-    max_batch_tokens: u32,
-    max_batch_requests: Option<u32>,
-    max_client_batch_size: u32,
-    auto_truncate: bool,
-    tokenization_workers: u32,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-enum ModelType {
-    Embedding { pooling: String },
-    Classifier { id2label: BTreeMap<String, String>, label2id: BTreeMap<String, usize> },
-    Reranker { id2label: BTreeMap<String, String>, label2id: BTreeMap<String, usize> },
 }
 
 pub(super) async fn info<E: Inference>(

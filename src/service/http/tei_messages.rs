@@ -1,0 +1,166 @@
+//! The messages of text-embeddings-inference in JSON.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::inputs::WrittenInputs;
+
+/// Which end of a text is left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(super) enum Direction {
+    #[default]
+    #[serde(alias = "right")]
+    Right,
+    #[serde(alias = "left")]
+    Left,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EmbedMessage {
+    pub(super) inputs: WrittenInputs,
+    #[serde(default)]
+    pub(super) truncate: Option<bool>,
+    #[serde(default)]
+    pub(super) truncation_direction: Direction,
+    #[serde(default)]
+    pub(super) normalize: Option<bool>,
+    #[serde(default)]
+    pub(super) prompt_name: Option<String>,
+    #[serde(default)]
+    pub(super) dimensions: Option<u32>,
+}
+
+/// A text, or a pair.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a text, a pair of texts, or a list of [text] and [text, text] is needed")]
+pub(super) enum PredictInputs {
+    Text(String),
+    /// One text, or a pair.
+    One(Vec<String>),
+    Several(Vec<Vec<String>>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct PredictMessage {
+    pub(super) inputs: PredictInputs,
+    #[serde(default)]
+    pub(super) truncate: Option<bool>,
+    #[serde(default)]
+    pub(super) truncation_direction: Direction,
+    #[serde(default)]
+    pub(super) raw_scores: bool,
+    /// Some clients have it in every message.
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there as long as it says nothing")]
+    pub(super) parameters: Option<Nothing>,
+}
+
+/// An object without fields.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Nothing {}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RerankMessage {
+    pub(super) query: String,
+    pub(super) texts: Vec<String>,
+    #[serde(default)]
+    pub(super) truncate: Option<bool>,
+    #[serde(default)]
+    pub(super) truncation_direction: Direction,
+    #[serde(default)]
+    pub(super) raw_scores: bool,
+    #[serde(default)]
+    pub(super) return_text: bool,
+}
+
+/// One text or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a text or a list of texts is needed")]
+pub(super) enum Texts {
+    One(String),
+    Several(Vec<String>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TokenizeMessage {
+    pub(super) inputs: Texts,
+    #[serde(default = "yes")]
+    pub(super) add_special_tokens: bool,
+    #[serde(default)]
+    pub(super) prompt_name: Option<String>,
+}
+
+/// One row of ids or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "a list of token ids or a list of such lists is needed")]
+pub(super) enum IdRows {
+    One(Vec<u32>),
+    Several(Vec<Vec<u32>>),
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct DecodeMessage {
+    pub(super) ids: IdRows,
+    #[serde(default = "yes")]
+    pub(super) skip_special_tokens: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Serialize)]
+pub(super) struct Token {
+    pub(super) id: u32,
+    pub(super) text: String,
+    pub(super) special: bool,
+    pub(super) start: Option<usize>,
+    pub(super) stop: Option<usize>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Scored {
+    pub(super) score: f32,
+    pub(super) label: String,
+}
+
+#[derive(Serialize)]
+pub(super) struct Ranked {
+    pub(super) index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) text: Option<String>,
+    pub(super) score: f32,
+}
+
+#[derive(Serialize)]
+pub(super) struct Info {
+    pub(super) version: &'static str,
+    pub(super) sha: Option<String>,
+    pub(super) docker_label: Option<String>,
+    pub(super) model_id: String,
+    pub(super) model_sha: Option<String>,
+    pub(super) model_dtype: String,
+    pub(super) model_type: ModelType,
+    pub(super) max_concurrent_requests: u32,
+    pub(super) max_input_length: u32,
+    pub(super) max_batch_tokens: u32,
+    pub(super) max_batch_requests: Option<u32>,
+    pub(super) max_client_batch_size: u32,
+    pub(super) auto_truncate: bool,
+    pub(super) tokenization_workers: u32,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ModelType {
+    Embedding { pooling: String },
+    Classifier { id2label: BTreeMap<String, String>, label2id: BTreeMap<String, usize> },
+    Reranker { id2label: BTreeMap<String, String>, label2id: BTreeMap<String, usize> },
+}
