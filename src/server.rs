@@ -305,6 +305,8 @@ fn limits(config: &ServerConfig) -> Limits {
         message: config.message_bytes_max,
         request_rows: config.request_rows_max,
         streams: config.streams_max,
+        // Whatever the queue may take may be tokenized for it.
+        tokenizer_rows: config.queue_rows_max,
         drain_bound: config.drain_timeout.into(),
         ..Limits::default()
     }

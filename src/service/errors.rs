@@ -33,6 +33,12 @@ pub(crate) enum Problem {
     AnswerTooLarge { needed: Bytes, limit: Bytes },
     /// The message is larger than one may be.
     MessageTooLarge { limit: Bytes },
+    /// The message did not come within its time.
+    MessageLate,
+    /// The message broke off, or is not what HTTP says.
+    MessageBroken,
+    /// The server goes down.
+    GoingDown,
     /// Too many streams of inferences are open.
     TooManyStreams { limit: u32 },
     /// Too many rows wait for the tokenizer.
@@ -78,7 +84,8 @@ pub(crate) struct Told {
 
 impl From<Problem> for Told {
     fn from(problem: Problem) -> Told {
-        tell(problem)
+        let told = tell(problem);
+        Told { text: cut(told.text, TEXT_MAX), field: told.field.map(|field| cut(field, FIELD_MAX)), ..told }
     }
 }
 
@@ -159,6 +166,17 @@ fn tell(problem: Problem) -> Told {
             Code::OutOfRange,
             "MESSAGE_TOO_LARGE",
             format!("the message has more than {limit}: send fewer rows, or raise the server's message limit"),
+        ),
+        Problem::MessageLate => {
+            Told::new(Code::DeadlineExceeded, "LATE", "the message was not there in time: send it faster".to_owned())
+        }
+        Problem::MessageBroken => {
+            Told::new(Code::InvalidArgument, "INVALID", "the message broke off before its end".to_owned()).field("body")
+        }
+        Problem::GoingDown => Told::new(
+            Code::Unavailable,
+            "DRAINING",
+            "the server is going down: try another server with what was not answered".to_owned(),
         ),
         Problem::TooManyStreams { limit } => Told::new(
             Code::ResourceExhausted,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Router;
 use tokio::net::TcpListener;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tonic::codec::CompressionEncoding;
 use tonic::transport::Server;
@@ -143,13 +143,11 @@ pub async fn serve<E: Inference + Operations>(
     health().publish().await;
     let following = AbortOnDrop(tokio::spawn(health().follow()));
 
-    let (stop_accepting, stopped) = oneshot::channel::<()>();
-    let over_http = listeners.http.map(|(listener, routes)| {
-        let mut draining = draining.clone();
-        let until_drained = async move {
-            let _ = draining.wait_for(|draining| *draining).await;
-            sleep(notice).await;
-        };
+    // Its end is the signal.
+    let (stop_accepting, stopped) = watch::channel(());
+    let mut over_http = listeners.http.map(|(listener, routes)| {
+        let mut stopped = stopped.clone();
+        let until_drained = async move { while stopped.changed().await.is_ok() {} };
         let app = super::http::router(context.clone()).merge(routes);
         AbortOnDrop(tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, app).with_graceful_shutdown(until_drained).await {
@@ -183,8 +181,8 @@ pub async fn serve<E: Inference + Operations>(
         // Clients older than reflection v1 ask for this one.
         .add_service(reflection().build_v1alpha()?)
         .serve_with_incoming_shutdown(TcpIncoming::from(listeners.grpc).with_nodelay(Some(true)), async {
-            // An error means that `serve` itself is gone, and with it this.
-            let _ = stopped.await;
+            let mut stopped = stopped;
+            while stopped.changed().await.is_ok() {}
         });
     let mut transport = std::pin::pin!(transport);
     tokio::select! {
@@ -212,15 +210,19 @@ pub async fn serve<E: Inference + Operations>(
             drop(following);
             health().close().await;
         };
-        let (ended, ()) = tokio::join!(&mut transport, watches_end);
+        // Ends when the last of its connections has been answered.
+        let http_ends = async {
+            if let Some(AbortOnDrop(serving)) = &mut over_http {
+                let _ = serving.await;
+            }
+        };
+        let (ended, (), ()) = tokio::join!(&mut transport, watches_end, http_ends);
         ended
     };
     match timeout(bound, finish).await {
         Ok(ended) => ended?,
         Err(_) => tracing::warn!(unfinished_calls = in_flight.count(), "the drain took too long and is cut off"),
     }
-    // What it had accepted is answered or cut off by now.
-    drop(over_http);
     Ok(Drained { unfinished_calls: in_flight.count() })
 }
 

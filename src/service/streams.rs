@@ -22,6 +22,14 @@ use super::server::InFlight;
 /// The answers of one stream. An error is its last item.
 pub(crate) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
 
+/// What a protocol says in its streams where there is no answer.
+pub(crate) struct Manners<A> {
+    /// To a request that panicked.
+    pub(crate) panicked: fn() -> Result<A, Status>,
+    /// When the server goes down while the client may still send: the last item, if there is to be one.
+    pub(crate) drained: fn() -> Option<Status>,
+}
+
 /// What the reader of a stream hands to its writer, in the order of the requests.
 enum Next<A> {
     Answer(Running<A>),
@@ -38,13 +46,13 @@ impl<A> Drop for Running<A> {
     }
 }
 
-/// Opens a stream whose requests `answer` answers; one that panics is answered by `panicked`.
+/// Opens a stream whose requests `answer` answers.
 pub(crate) fn open<E, R, A, F>(
     context: Arc<Context<E>>,
     arrival: Arrival,
     requests: Streaming<R>,
     answer: impl Fn(Arc<Context<E>>, Arrival, R) -> F + Send + 'static,
-    panicked: fn() -> Result<A, Status>,
+    manners: Manners<A>,
 ) -> Result<Answers<A>, Problem>
 where
     E: Inference,
@@ -56,7 +64,8 @@ where
     let permit = permit.map_err(|_| Problem::TooManyStreams { limit: context.limits.streams })?;
     let guard = (permit, InFlight::enter(&context.in_flight));
     let (sender, receiver) = mpsc::channel(context.limits.stream_requests.max(1) as usize);
-    tokio::spawn(read(context, arrival, requests, sender, answer).in_current_span());
+    let Manners { panicked, drained } = manners;
+    tokio::spawn(read(context, arrival, requests, sender, answer, drained).in_current_span());
     Ok(Box::pin(
         ReceiverStream::new(receiver).then(move |next| write(next, panicked)).map(move |answer| hold(&guard, answer)),
     ))
@@ -84,6 +93,7 @@ async fn read<E, R, A, F>(
     mut requests: Streaming<R>,
     sender: mpsc::Sender<Next<A>>,
     answer: impl Fn(Arc<Context<E>>, Arrival, R) -> F + Send,
+    drained: fn() -> Option<Status>,
 ) where
     E: Inference,
     R: Send + 'static,
@@ -97,7 +107,12 @@ async fn read<E, R, A, F>(
         let read = tokio::select! {
             read = requests.message() => read,
             () = sender.closed() => return,
-            _ = draining.wait_for(|draining| *draining) => return,
+            _ = draining.wait_for(|draining| *draining) => {
+                if let Some(status) = drained() {
+                    place.send(Next::Broken(status));
+                }
+                return;
+            }
         };
         match read {
             Ok(Some(request)) => {

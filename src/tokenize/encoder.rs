@@ -33,7 +33,7 @@ pub struct Piece {
     pub id: u32,
     /// The part of the text that it stands for; the name of a special token.
     pub text: String,
-    /// The characters of the text, from the first to behind the last; `None` for special tokens.
+    /// The bytes of the text, from the first to behind the last; `None` for special tokens.
     pub place: Option<(usize, usize)>,
 }
 
@@ -161,15 +161,16 @@ impl TextEncoder {
     /// # Errors
     /// [`TokenizeError::Failed`].
     pub fn describe(&self, text: &str, special_tokens: bool) -> Result<Vec<Piece>, TokenizeError> {
-        let encoding = self.tokenizer.encode_char_offsets(text, special_tokens).map_err(failed)?;
-        // Characters begin at these bytes, and the text ends at the last.
-        let starts: Vec<usize> = text.char_indices().map(|(start, _)| start).chain([text.len()]).collect();
-        let at = |character: usize| starts[character.min(starts.len() - 1)];
+        let encoding = self.tokenizer.encode(text, special_tokens).map_err(failed)?;
+        // A token may be a part of a character.
+        let part = |start: usize, stop: usize| {
+            String::from_utf8_lossy(text.as_bytes().get(start..stop).unwrap_or_default()).into_owned()
+        };
         let tokens = encoding.get_ids().iter().zip(encoding.get_tokens()).zip(encoding.get_offsets());
         let pieces = tokens.zip(encoding.get_special_tokens_mask()).map(|(((id, token), offsets), special)| {
             let (start, stop) = *offsets;
             match special {
-                0 => Piece { id: *id, text: text[at(start)..at(stop)].to_owned(), place: Some((start, stop)) },
+                0 => Piece { id: *id, text: part(start, stop), place: Some((start, stop)) },
                 _ => Piece { id: *id, text: token.clone(), place: None },
             }
         });
@@ -329,8 +330,7 @@ mod tests {
         for (index, piece) in pieces.iter().enumerate() {
             assert_eq!(piece.place.is_none(), index == 0 || index == last, "{piece:?}");
             if let Some((start, stop)) = piece.place {
-                let shown: String = text.chars().skip(start).take(stop - start).collect();
-                assert_eq!((shown, piece.text.is_empty()), (piece.text.clone(), false));
+                assert_eq!((&text[start..stop], piece.text.is_empty()), (piece.text.as_str(), false));
             }
         }
         assert_eq!(encoder.describe(text, false).unwrap(), pieces[1..last]);

@@ -11,16 +11,18 @@ mod tei;
 mod tei_messages;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::{BytesRejection, FailedToBufferBody, RawPathParamsRejection};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, RawPathParams, Request, State};
 use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
 use serde::de::DeserializeOwned;
+use tokio::time::timeout;
 use tracing::Instrument;
 
 use super::call::Arrival;
@@ -72,10 +74,14 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Caller, Self::Rejection> {
         let arrival = Arrival { at: Instant::now(), deadline: None };
-        let path = RawPathParams::from_request_parts(parts, state).await;
-        let named = path
-            .ok()
-            .and_then(|path| path.iter().find(|(name, _)| *name == "model").map(|(_, model)| model.to_owned()));
+        // A route without a name in it has no parameters.
+        let named = match RawPathParams::from_request_parts(parts, state).await {
+            Ok(path) => path.iter().find(|(name, _)| *name == "model").map(|(_, model)| model.to_owned()),
+            Err(RawPathParamsRejection::InvalidUtf8InPathParam(_)) => {
+                return Ok(Caller(Err(Problem::invalid("path", "the model's name is not text"))));
+            }
+            Err(_) => None,
+        };
         let model = match (named, parts.headers.get("model")) {
             (Some(model), _) => Ok(model),
             (None, None) => Ok(String::new()),
@@ -87,17 +93,49 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     }
 }
 
+/// How long a client may take to send a message.
+const MESSAGE_TIME: Duration = Duration::from_secs(60);
+
+/// Messages from here on are read by a thread of their own: there are few threads for all connections.
+const LONG_MESSAGE: usize = 64 << 10;
+
+/// The bytes of a message, all of them.
+struct Sent(Result<Bytes, Problem>);
+
+impl<E: Inference> FromRequest<Arc<Context<E>>> for Sent {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request(request: Request, state: &Arc<Context<E>>) -> Result<Sent, Self::Rejection> {
+        let limit = state.limits.message;
+        Ok(Sent(match timeout(MESSAGE_TIME, Bytes::from_request(request, state)).await {
+            Err(_) => Err(Problem::MessageLate),
+            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Err(BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)))) => {
+                Err(Problem::MessageTooLarge { limit })
+            }
+            Ok(Err(_)) => Err(Problem::MessageBroken),
+        }))
+    }
+}
+
+/// Reads JSON.
+async fn read<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, Problem> {
+    let is_long = bytes.len() >= LONG_MESSAGE;
+    let read = move || serde_json::from_slice(&bytes).map_err(|error| Problem::invalid("body", error.to_string()));
+    if is_long { tokio::task::spawn_blocking(read).await.unwrap_or(Err(Problem::Panicked)) } else { read() }
+}
+
 /// A message in JSON.
 struct Message<T>(Result<T, Problem>);
 
-impl<T: DeserializeOwned, E: Inference> FromRequest<Arc<Context<E>>> for Message<T> {
+impl<T: DeserializeOwned + Send + 'static, E: Inference> FromRequest<Arc<Context<E>>> for Message<T> {
     type Rejection = std::convert::Infallible;
 
     async fn from_request(request: Request, state: &Arc<Context<E>>) -> Result<Message<T>, Self::Rejection> {
-        let Ok(bytes) = Bytes::from_request(request, state).await else {
-            return Ok(Message(Err(Problem::MessageTooLarge { limit: state.limits.message })));
-        };
-        let read = serde_json::from_slice(&bytes);
-        Ok(Message(read.map_err(|error| Problem::invalid("body", error.to_string()))))
+        let Sent(sent) = Sent::from_request(request, state).await?;
+        Ok(Message(match sent {
+            Ok(bytes) => read(bytes).await,
+            Err(problem) => Err(problem),
+        }))
     }
 }

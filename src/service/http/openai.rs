@@ -13,6 +13,7 @@ use super::answer::{OpenAiProblem, json};
 use super::inputs::WrittenInputs;
 use super::{Caller, Message};
 use crate::service::context::Context;
+use crate::service::errors::Problem;
 use crate::service::port::Inference;
 use crate::service::tei::ask::{self, Answered};
 use crate::tokenize::Truncate;
@@ -96,14 +97,17 @@ pub(super) async fn embeddings<E: Inference>(
     let (mut asked, message) = (asked?, message?);
     if asked.model.is_empty() {
         asked.model = message.model;
+    } else if !message.model.is_empty() && message.model != asked.model {
+        let text = format!("it is '{}', and the path or the header says '{}'", message.model, asked.model);
+        return Err(Problem::invalid("model", text).into());
     }
     let ask = ask::Embed {
-        inputs: message.input.into(),
+        inputs: message.input.0,
         field: "input",
         truncate: Truncate::No,
         normalize: None,
         prompt_name: String::new(),
-        dimensions: message.dimensions.unwrap_or_default().into(),
+        dimensions: message.dimensions,
     };
     let Answered { result, model, spent } = context.tei_embed(&asked, ask).await?;
     let write = |values: Vec<f32>| match message.encoding_format.unwrap_or_default() {

@@ -5,22 +5,22 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 
 use super::answer::{TeiProblem, json};
+use super::inputs::WrittenRows;
 use super::tei_messages::{
-    DecodeMessage, Direction, EmbedMessage, IdRows, Info, ModelType, PredictInputs, PredictMessage, Ranked,
-    RerankMessage, Scored, Texts, Token, TokenizeMessage,
+    DecodeMessage, Direction, EmbedMessage, IdRows, Info, ModelType, PredictMessage, Ranked, RerankMessage, Scored,
+    Texts, Token, TokenizeMessage,
 };
-use super::{Caller, Message};
+use super::{Caller, Message, Sent, read};
 use crate::config::Task;
 use crate::service::context::Context;
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
 use crate::service::tasks::Scores;
 use crate::service::tei::ask::{self, Answered, Asked, Facts, Prediction, Rank, Spent, truncation};
-use crate::tokenize::{Piece, TextRow};
+use crate::tokenize::Piece;
+use crate::units::Bytes;
 
 type Shared<E> = State<Arc<Context<E>>>;
 
@@ -39,12 +39,12 @@ async fn answer_embed<E: Inference>(
 ) -> Result<Response, Problem> {
     let left = message.truncation_direction == Direction::Left;
     let ask = ask::Embed {
-        inputs: message.inputs.into(),
+        inputs: message.inputs.0,
         field: "inputs",
         truncate: truncation(message.truncate.unwrap_or(false), left),
         normalize: message.normalize,
         prompt_name: message.prompt_name.unwrap_or_default(),
-        dimensions: message.dimensions.unwrap_or_default().into(),
+        dimensions: message.dimensions,
     };
     let Answered { result, spent, .. } = context.tei_embed(&asked, ask).await?;
     Ok(with_times(spent, json(StatusCode::OK, &result)))
@@ -54,18 +54,14 @@ async fn answer_embed<E: Inference>(
 pub(super) async fn any<E: Inference>(
     State(context): Shared<E>,
     Caller(asked): Caller,
-    Message(message): Message<Value>,
+    Sent(sent): Sent,
 ) -> Result<Response, TeiProblem> {
-    let (asked, message) = (asked?, message?);
+    let (asked, sent) = (asked?, sent?);
     Ok(match context.tei_facts(&asked)?.target.task {
-        Task::Embed => answer_embed(&context, asked, read(message)?).await?,
-        Task::Classify => answer_predict(&context, asked, read(message)?).await?,
-        Task::Rerank => answer_rerank(&context, asked, read(message)?).await?,
+        Task::Embed => answer_embed(&context, asked, read(sent).await?).await?,
+        Task::Classify => answer_predict(&context, asked, read(sent).await?).await?,
+        Task::Rerank => answer_rerank(&context, asked, read(sent).await?).await?,
     })
-}
-
-fn read<T: DeserializeOwned>(message: Value) -> Result<T, Problem> {
-    serde_json::from_value(message).map_err(|error| Problem::invalid("body", error.to_string()))
 }
 
 pub(super) async fn embed_all() -> TeiProblem {
@@ -91,12 +87,8 @@ async fn answer_predict<E: Inference>(
     message: PredictMessage,
 ) -> Result<Response, Problem> {
     let (inputs, is_one) = match message.inputs {
-        PredictInputs::Text(text) => (vec![TextRow { text, pair: None }], true),
-        PredictInputs::One(texts) => (vec![row(texts, 0)?], true),
-        PredictInputs::Several(rows) => {
-            let rows = rows.into_iter().enumerate().map(|(index, texts)| row(texts, index));
-            (rows.collect::<Result<_, _>>()?, false)
-        }
+        WrittenRows::One(row) => (vec![row], true),
+        WrittenRows::Several(rows) => (rows, false),
     };
     let left = message.truncation_direction == Direction::Left;
     let truncate = truncation(message.truncate.unwrap_or(false), left);
@@ -113,18 +105,6 @@ async fn answer_predict<E: Inference>(
         }
     };
     Ok(with_times(spent, response))
-}
-
-/// A text, or a pair.
-fn row(texts: Vec<String>, index: usize) -> Result<TextRow, Problem> {
-    let count = texts.len();
-    let mut texts = texts.into_iter();
-    match (texts.next(), texts.next(), texts.next()) {
-        (Some(text), pair, None) => Ok(TextRow { text, pair }),
-        _ => {
-            Err(Problem::invalid(format!("inputs[{index}]"), format!("it has {count} texts: one or a pair is needed")))
-        }
-    }
 }
 
 pub(super) async fn rerank<E: Inference>(
@@ -166,12 +146,19 @@ pub(super) async fn tokenize<E: Inference>(
     context.check_rows("inputs", texts.len())?;
     let prompt = message.prompt_name.unwrap_or_default();
     let mut rows: Vec<Vec<Token>> = Vec::with_capacity(texts.len());
+    let mut written = Bytes::ZERO;
     for text in texts {
         let pieces = context.tei_tokenize(&asked, text, message.add_special_tokens, &prompt).await;
-        rows.push(pieces?.into_iter().map(token).collect());
+        let pieces = pieces?;
+        written += pieces.iter().map(|piece| TOKEN_BYTES + Bytes::new(piece.text.len() as u64)).sum();
+        context.check_answer(written)?;
+        rows.push(pieces.into_iter().map(token).collect());
     }
     Ok(json(StatusCode::OK, &rows))
 }
+
+/// What a token takes in JSON beside its text, about.
+const TOKEN_BYTES: Bytes = Bytes::new(72);
 
 fn token(piece: Piece) -> Token {
     let Piece { id, text, place } = piece;
@@ -195,9 +182,10 @@ pub(super) async fn decode<E: Inference>(
         IdRows::Several(rows) => rows,
     };
     context.check_rows("ids", rows.len())?;
-    let mut texts = Vec::with_capacity(rows.len());
+    let mut texts: Vec<String> = Vec::with_capacity(rows.len());
     for ids in rows {
         texts.push(context.tei_decode(&asked, ids, !message.skip_special_tokens).await?);
+        context.check_answer(Bytes::new(texts.iter().map(|text| text.len() as u64).sum()))?;
     }
     Ok(json(StatusCode::OK, &texts))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::inputs::WrittenInputs;
+use super::inputs::{WrittenInputs, WrittenRows};
 
 /// Which end of a text is left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -32,20 +32,10 @@ pub(super) struct EmbedMessage {
     pub(super) dimensions: Option<u32>,
 }
 
-/// A text, or a pair.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a text, a pair of texts, or a list of [text] and [text, text] is needed")]
-pub(super) enum PredictInputs {
-    Text(String),
-    /// One text, or a pair.
-    One(Vec<String>),
-    Several(Vec<Vec<String>>),
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PredictMessage {
-    pub(super) inputs: PredictInputs,
+    pub(super) inputs: WrittenRows,
     #[serde(default)]
     pub(super) truncate: Option<bool>,
     #[serde(default)]

@@ -13,7 +13,7 @@ use crate::service::proto::inference::infer_parameter::ParameterChoice;
 use crate::service::proto::inference::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
 };
-use crate::service::streams::{self, Answers};
+use crate::service::streams::{self, Answers, Manners};
 
 /// Opens a stream.
 pub(crate) fn open<E: Inference>(
@@ -23,8 +23,10 @@ pub(crate) fn open<E: Inference>(
 ) -> Result<Answers<ModelStreamInferResponse>, Problem> {
     let answer =
         |context: Arc<Context<E>>, arrival, request| async move { Ok(answer(&context, arrival, request).await) };
-    let panicked = || Ok(failed(ModelInferResponse::default(), Problem::Panicked));
-    streams::open(context, arrival, requests, answer, panicked)
+    // Requests have ids: a client knows which were not answered.
+    let manners =
+        Manners { panicked: || Ok(failed(ModelInferResponse::default(), Problem::Panicked)), drained: || None };
+    streams::open(context, arrival, requests, answer, manners)
 }
 
 async fn answer<E: Inference>(

@@ -24,7 +24,7 @@ pub(crate) struct Asked {
 }
 
 /// Rows to embed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Inputs {
     Texts(Vec<String>),
     /// Token ids that the client has made itself: nothing is added or cut.
@@ -42,8 +42,8 @@ pub(crate) struct Embed {
     pub(crate) normalize: Option<bool>,
     /// Empty: the model's usual one, if it has one.
     pub(crate) prompt_name: String,
-    /// 0: all.
-    pub(crate) dimensions: u64,
+    /// `None`: all.
+    pub(crate) dimensions: Option<u32>,
 }
 
 /// Texts, or pairs of them, to label.
@@ -136,13 +136,25 @@ impl<E: Inference> Context<E> {
         let card = &target.definition.card;
         let prompt = request::prompt(card, "prompt_name", &ask.prompt_name)?;
         let normalize = ask.normalize.unwrap_or(true);
-        let finish = Finish::new("dimensions", ask.dimensions, card.dimensions, normalize)?;
+        if ask.dimensions == Some(0) {
+            return Err(Problem::invalid("dimensions", "it is 0: leave it out for all of them"));
+        }
+        let finish = Finish::new("dimensions", ask.dimensions.unwrap_or(0).into(), card.dimensions, normalize)?;
         let (rows, characters) = match ask.inputs {
             Inputs::Texts(texts) => {
                 let characters = count(texts.iter().map(String::as_str));
                 (self.texts(ask.field, texts, &prompt, ask.truncate)?, characters)
             }
             Inputs::Tokens(rows) => {
+                if !ask.prompt_name.is_empty() {
+                    return Err(Problem::invalid("prompt_name", "token ids have no place for a prompt: send texts"));
+                }
+                if ask.truncate != Truncate::No {
+                    return Err(Problem::invalid(
+                        "truncate",
+                        "token ids are never cut: send as many as may be, or texts",
+                    ));
+                }
                 self.check_rows(ask.field, rows.len())?;
                 let checked = rows
                     .into_iter()
@@ -225,7 +237,10 @@ impl<E: Inference> Context<E> {
         special_tokens: bool,
     ) -> Result<String, Problem> {
         let target = self.any_target(&asked.model)?;
-        self.check_answer(Bytes::new(ids.len() as u64 * 4))?;
+        let (found, allowed) = (Bytes::new(ids.len() as u64 * 4), self.limits.text);
+        if found > allowed {
+            return Err(Problem::invalid("ids", format!("a row has {found} and may have {allowed}: send it in parts")));
+        }
         self.tokenizer.decode(&target.definition.card, "ids", ids, special_tokens).await
     }
 

@@ -18,7 +18,7 @@ use crate::service::proto::tei::info_server::Info;
 use crate::service::proto::tei::predict_server::Predict;
 use crate::service::proto::tei::rerank_server::Rerank;
 use crate::service::proto::tei::tokenize_server::Tokenize;
-use crate::service::streams::{self, Answers};
+use crate::service::streams::{self, Answers, Manners};
 use crate::service::tasks::Scores;
 use crate::tokenize::{Piece, TextRow, Truncate};
 use crate::units::Bytes;
@@ -86,8 +86,9 @@ where
         let answer = answer(context, Asked { model: model.clone(), arrival }, message);
         async move { answer.await.map_err(Status::from) }
     };
-    let panicked = || Err(Problem::Panicked.into());
-    Ok(Response::new(streams::open(context.clone(), arrival, request.into_inner(), one, panicked)?))
+    // Answers are told apart by their order alone: an end without a word would look like a short answer.
+    let manners = Manners { panicked: || Err(Problem::Panicked.into()), drained: || Some(Problem::GoingDown.into()) };
+    Ok(Response::new(streams::open(context.clone(), arrival, request.into_inner(), one, manners)?))
 }
 
 #[tonic::async_trait]
@@ -128,7 +129,7 @@ async fn embed<E: Inference>(
         truncate: truncate(message.truncate, message.truncation_direction)?,
         normalize: message.normalize,
         prompt_name: message.prompt_name.unwrap_or_default(),
-        dimensions: message.dimensions.unwrap_or_default().into(),
+        dimensions: message.dimensions,
     };
     let Answered { result, spent, .. } = context.tei_embed(&asked, ask).await?;
     Ok(wire::EmbedResponse { embeddings: result.into_iter().flatten().collect(), metadata: metadata(spent) })
@@ -262,11 +263,19 @@ impl<E: Inference> Tei<E> {
         Ok(response)
     }
 
-    /// One request of a stream's messages. No more is read than one request may have.
+    /// One request of a stream's messages. No more is read than one request may have, and none once the server goes down.
     async fn gather(&self, mut messages: Streaming<wire::RerankStreamRequest>) -> Result<wire::RerankRequest, Status> {
+        let permit = self.context.streams.clone().try_acquire_owned();
+        let _permit = permit.map_err(|_| Problem::TooManyStreams { limit: self.context.limits.streams })?;
+        let mut draining = self.context.draining.clone();
         let mut gathered: Option<wire::RerankRequest> = None;
         let mut bytes = Bytes::ZERO;
-        while let Some(message) = messages.message().await? {
+        loop {
+            let message = tokio::select! {
+                message = messages.message() => message?,
+                _ = draining.wait_for(|draining| *draining) => return Err(Problem::GoingDown.into()),
+            };
+            let Some(message) = message else { break };
             let rerank = gathered.get_or_insert_with(|| wire::RerankRequest {
                 query: message.query.clone(),
                 texts: Vec::new(),
@@ -275,13 +284,22 @@ impl<E: Inference> Tei<E> {
                 return_text: message.return_text,
                 truncation_direction: message.truncation_direction,
             });
-            // One query for all: clients send it with each text, or with the first.
-            if !message.query.is_empty() && message.query != rerank.query {
-                let text = format!("message {} has another query than the first", rerank.texts.len());
-                return Err(Problem::invalid("query", text).into());
+            // One query for all: clients send it with each text, or with the first. What the scores are like is the first
+            // one's to say.
+            let differs = [
+                ("query", !message.query.is_empty() && message.query != rerank.query),
+                ("truncate", message.truncate != rerank.truncate),
+                ("truncation_direction", message.truncation_direction != rerank.truncation_direction),
+            ];
+            if let Some((field, _)) = differs.iter().find(|(_, differs)| *differs) {
+                let text = format!("message {} has another one than the first", rerank.texts.len());
+                return Err(Problem::invalid(*field, text).into());
             }
             bytes += Bytes::new(message.text.len() as u64);
-            self.context.check_answer(bytes)?;
+            let limit = self.context.limits.message;
+            if bytes > limit {
+                return Err(Problem::MessageTooLarge { limit }.into());
+            }
             rerank.texts.push(message.text);
             self.context.check_rows("texts", rerank.texts.len())?;
         }

@@ -2,15 +2,20 @@
 
 use std::time::Duration;
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
+use tonic::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::harness::{TestServer, assert_serves, texts};
+use super::harness::{TestServer, assert_serves, assert_told, texts};
 use crate::service::proto::inference::{ModelInferRequest, ServerReadyRequest};
+use crate::service::proto::tei::EmbedRequest;
+use crate::service::proto::tei::embed_client::EmbedClient;
 use crate::service::{Drained, Limits};
 
 #[tokio::test]
@@ -73,6 +78,50 @@ async fn case_24_open_streams_finish_what_they_have_and_end() {
     server.engine.release();
     assert!(answers.message().await.unwrap().unwrap().error_message.is_empty());
     assert!(answers.message().await.unwrap().is_none(), "the server ends the stream although the client would go on");
+    drop((requests, answers));
+    assert_eq!(server.drained().await, Drained { unfinished_calls: 0 });
+}
+
+#[tokio::test]
+async fn case_24_calls_over_http_are_answered_to_the_last_byte() {
+    let mut server = TestServer::start().await;
+    server.engine.hold();
+    // A few hundred kilobytes, which no socket takes at once, to a client that does not read yet.
+    let rows = vec!["web"; 40];
+    let body = serde_json::json!({ "inputs": rows }).to_string();
+    let mut connection = TcpStream::connect(server.http).await.unwrap();
+    let head = format!("POST /models/wide/embed HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", body.len());
+    connection.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+    // One that only stands open is in nobody's way.
+    let idle = TcpStream::connect(server.http).await.unwrap();
+    server.engine.rows_waiting(rows.len()).await;
+    server.shut_down();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.engine.release();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.expect("the server closes the connection behind the answer");
+    let (head, vectors) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let vectors: Vec<Vec<f32>> = serde_json::from_str(vectors).expect("all of it is there");
+    assert_eq!((vectors.len(), vectors[0].len()), (rows.len(), 1024));
+    let address = server.http;
+    assert_eq!(server.drained().await, Drained { unfinished_calls: 0 });
+    assert!(TcpStream::connect(address).await.is_err(), "the port is closed");
+    drop(idle);
+}
+
+#[tokio::test]
+async fn case_24_a_stream_whose_answers_have_no_names_does_not_end_without_a_word() {
+    let mut server = TestServer::start().await;
+    let (requests, receiver) = mpsc::channel::<EmbedRequest>(4);
+    let mut call = tonic::Request::new(ReceiverStream::new(receiver));
+    call.metadata_mut().insert("model", "embed".parse().unwrap());
+    let mut answers = EmbedClient::new(server.channel.clone()).embed_stream(call).await.unwrap().into_inner();
+    requests.send(EmbedRequest { inputs: "web".to_owned(), ..EmbedRequest::default() }).await.unwrap();
+    assert!(answers.message().await.unwrap().is_some());
+    server.shut_down();
+    assert_told(&answers.message().await.unwrap_err(), Code::Unavailable, &["going down"]);
     drop((requests, answers));
     assert_eq!(server.drained().await, Drained { unfinished_calls: 0 });
 }

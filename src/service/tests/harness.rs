@@ -1,5 +1,6 @@
 //! A server on a free port, a client of it, and requests to send.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use prost::bytes::{BufMut, BytesMut};
@@ -21,6 +22,8 @@ pub(super) struct TestServer {
     pub(super) engine: FakeEngine,
     pub(super) channel: Channel,
     pub(super) endpoint: Endpoint,
+    /// Where HTTP is.
+    pub(super) http: SocketAddr,
     shutdown: Option<oneshot::Sender<()>>,
     serving: JoinHandle<Result<Drained, ServeError>>,
 }
@@ -34,12 +37,15 @@ impl TestServer {
         let engine = FakeEngine::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let fronts = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let http = fronts.local_addr().unwrap();
+        let listeners = Listeners { grpc: listener, http: Some((fronts, axum::Router::new())) };
         let (shutdown, told) = oneshot::channel();
-        let serving = tokio::spawn(serve(Listeners { grpc: listener, http: None }, engine.clone(), limits, async {
+        let serving = tokio::spawn(serve(listeners, engine.clone(), limits, async {
             let _ = told.await;
         }));
         let channel = endpoint.connect().await.unwrap();
-        TestServer { engine, channel, endpoint, shutdown: Some(shutdown), serving }
+        TestServer { engine, channel, endpoint, http, shutdown: Some(shutdown), serving }
     }
 
     pub(super) fn oip(&self) -> GrpcInferenceServiceClient<Channel> {

@@ -111,6 +111,12 @@ async fn what_is_wrong_is_told_by_its_name() {
     };
     assert_eq!(refused("/embed", json!({"inputs": "web", "normalise": true}), 422, &["normalise"]).await, "validation");
     refused("/embed", json!({"inputs": 7}), 422, &["a text, a list of texts"]).await;
+    refused("/embed", json!({"inputs": [2, 5, 3], "prompt_name": "query"}), 422, &["prompt_name", "token ids"]).await;
+    refused("/embed", json!({"inputs": [2, 5, 3], "truncate": true}), 422, &["truncate", "token ids"]).await;
+    refused("/embed", json!({"inputs": "web", "dimensions": 0}), 422, &["dimensions", "leave it out"]).await;
+    refused("/models/%FF/embed", json!({"inputs": "web"}), 422, &["path", "not text"]).await;
+    let long_name = json!({"inputs": "web", "x".repeat(2000): 1});
+    assert!(front.post("/embed", "embed", &long_name).await.1["error"].as_str().unwrap().len() <= 512);
     refused("/embed", json!({"texts": "web"}), 422, &["texts", "inputs"]).await;
     refused("/embed", json!({"inputs": []}), 422, &["inputs", "no rows"]).await;
     refused("/embed", json!({"inputs": ["web", ""]}), 422, &["inputs[1]", "empty"]).await;
@@ -165,7 +171,7 @@ async fn predict_answers_in_the_form_that_was_asked() {
     let (status, answer) = front.post("/predict", "", &json!({"inputs": "web", "parameters": {"top_k": 2}})).await;
     assert!(status == StatusCode::UNPROCESSABLE_ENTITY && answer["error"].as_str().unwrap().contains("top_k"));
     let (status, answer) = front.post("/predict", "", &json!({"inputs": [["a", "b", "c"]]})).await;
-    assert!(status == StatusCode::UNPROCESSABLE_ENTITY && answer["error"].as_str().unwrap().contains("inputs[0]"));
+    assert!(status == StatusCode::UNPROCESSABLE_ENTITY && answer["error"].as_str().unwrap().contains("[text, text]"));
 }
 
 #[tokio::test]
@@ -203,6 +209,9 @@ async fn tokens_are_shown_and_become_text_again() {
     assert_eq!(front.good("/decode", "embed", json!({"ids": ids})).await, json!(["web server"]));
     let bare = json!({"inputs": "web", "add_special_tokens": false});
     assert_eq!(front.good("/tokenize", "embed", bare).await[0].as_array().unwrap().len(), 1);
+    let front = Front::with(Limits { message: Bytes::kib(64), ..Limits::default() });
+    let (status, answer) = front.post("/tokenize", "embed", &json!({"inputs": vec!["!".repeat(500); 100]})).await;
+    assert_eq!((status, answer["error"].as_str().unwrap().contains("answer")), (StatusCode::PAYLOAD_TOO_LARGE, true));
     let (status, _) = front.post("/decode", "embed", &json!({"ids": [4_000_000]})).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
 }
@@ -241,6 +250,8 @@ async fn openais_embeddings_and_models() {
         .good("/v1/embeddings", "", json!({"model": "embed", "input": [2, 5, 3], "dimensions": 4, "user": "me"}))
         .await;
 
+    let (status, answer) = front.post("/v1/embeddings", "wide", &json!({"model": "embed", "input": "web"})).await;
+    assert_eq!((status, &answer["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("model")));
     let (status, answer) = front.post("/v1/embeddings", "", &json!({"model": "none", "input": "web"})).await;
     assert_eq!((status, &answer["error"]["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")));
     let (status, answer) =

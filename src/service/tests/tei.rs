@@ -150,6 +150,14 @@ async fn rerank_returns_texts_when_asked_and_takes_them_one_by_one() {
     let mut mixed = messages;
     mixed[2].query = "music".to_owned();
     assert_told(&client.rerank_stream(iter(mixed)).await.unwrap_err(), Code::InvalidArgument, &["query", "message 2"]);
+    let mut mixed: Vec<_> = texts.iter().map(|text| message("", text)).collect();
+    mixed[0].query = "web".to_owned();
+    mixed[1].truncate = true;
+    assert_told(
+        &client.rerank_stream(iter(mixed)).await.unwrap_err(),
+        Code::InvalidArgument,
+        &["truncate", "message 1"],
+    );
     let none = client.rerank_stream(iter([])).await.unwrap_err();
     assert_told(&none, Code::InvalidArgument, &["no messages"]);
 }
