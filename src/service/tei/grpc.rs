@@ -1,4 +1,4 @@
-//! `tei.v1`: the services. The metadata key `model` says which model is asked.
+//! `tei.v1`: the services that ask a model. The metadata key `model` says which.
 
 use std::sync::Arc;
 
@@ -17,10 +17,9 @@ use crate::service::proto::tei::embed_server::Embed;
 use crate::service::proto::tei::info_server::Info;
 use crate::service::proto::tei::predict_server::Predict;
 use crate::service::proto::tei::rerank_server::Rerank;
-use crate::service::proto::tei::tokenize_server::Tokenize;
 use crate::service::streams::{self, Answers, Manners};
 use crate::service::tasks::Scores;
-use crate::tokenize::{Piece, TextRow, Truncate};
+use crate::tokenize::{TextRow, Truncate};
 use crate::units::Bytes;
 
 const NO_SPARSE: &str = "no model of this server has sparse embeddings: ask for dense ones with Embed";
@@ -35,7 +34,7 @@ pub(crate) struct Tei<E> {
 }
 
 /// Whose answer a call wants.
-fn asked<T>(request: &Request<T>) -> Result<Asked, Problem> {
+pub(super) fn asked<T>(request: &Request<T>) -> Result<Asked, Problem> {
     Ok(Asked { model: model(request.metadata())?, arrival: Arrival::of(request) })
 }
 
@@ -70,7 +69,7 @@ fn metadata(spent: Spent) -> Option<wire::Metadata> {
 }
 
 /// The answers to a stream of messages, each of which `answer` answers for the model that the stream names.
-fn stream<E, R, A, F>(
+pub(super) fn stream<E, R, A, F>(
     context: &Arc<Context<E>>,
     request: Request<Streaming<R>>,
     answer: fn(Arc<Context<E>>, Asked, R) -> F,
@@ -321,63 +320,5 @@ impl<E: Inference> Rerank for Tei<E> {
         let asked = asked(&request)?;
         let message = self.gather(request.into_inner()).await?;
         Ok(Response::new(self.rank(asked, message).await?))
-    }
-}
-
-async fn tokenize<E: Inference>(
-    context: Arc<Context<E>>,
-    asked: Asked,
-    message: wire::EncodeRequest,
-) -> Result<wire::EncodeResponse, Problem> {
-    let prompt = message.prompt_name.unwrap_or_default();
-    let pieces = context.tei_tokenize(&asked, message.inputs, message.add_special_tokens, &prompt).await?;
-    let token = |Piece { id, text, place }| wire::SimpleToken {
-        id,
-        text,
-        special: place.is_none(),
-        start: place.map(|(start, _)| start as u32),
-        stop: place.map(|(_, stop)| stop as u32),
-    };
-    let response = wire::EncodeResponse { tokens: pieces.into_iter().map(token).collect() };
-    context.check_answer(Bytes::new(response.encoded_len() as u64))?;
-    Ok(response)
-}
-
-async fn decode<E: Inference>(
-    context: Arc<Context<E>>,
-    asked: Asked,
-    message: wire::DecodeRequest,
-) -> Result<wire::DecodeResponse, Problem> {
-    let text = context.tei_decode(&asked, message.ids, !message.skip_special_tokens).await?;
-    Ok(wire::DecodeResponse { text })
-}
-
-#[tonic::async_trait]
-impl<E: Inference> Tokenize for Tei<E> {
-    type TokenizeStreamStream = Answers<wire::EncodeResponse>;
-    type DecodeStreamStream = Answers<wire::DecodeResponse>;
-
-    async fn tokenize(&self, request: Request<wire::EncodeRequest>) -> Result<Response<wire::EncodeResponse>, Status> {
-        let asked = asked(&request)?;
-        Ok(Response::new(tokenize(self.context.clone(), asked, request.into_inner()).await?))
-    }
-
-    async fn tokenize_stream(
-        &self,
-        request: Request<Streaming<wire::EncodeRequest>>,
-    ) -> Result<Response<Self::TokenizeStreamStream>, Status> {
-        stream(&self.context, request, tokenize)
-    }
-
-    async fn decode(&self, request: Request<wire::DecodeRequest>) -> Result<Response<wire::DecodeResponse>, Status> {
-        let asked = asked(&request)?;
-        Ok(Response::new(decode(self.context.clone(), asked, request.into_inner()).await?))
-    }
-
-    async fn decode_stream(
-        &self,
-        request: Request<Streaming<wire::DecodeRequest>>,
-    ) -> Result<Response<Self::DecodeStreamStream>, Status> {
-        stream(&self.context, request, decode)
     }
 }

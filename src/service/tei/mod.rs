@@ -2,5 +2,6 @@
 
 pub(crate) mod ask;
 mod grpc;
+mod tokens;
 
 pub(crate) use grpc::Tei;
