@@ -60,6 +60,13 @@ pub(crate) struct Served {
     pub(crate) tokenize: Duration,
 }
 
+impl Served {
+    /// Microseconds on the device of all steps that had rows of it.
+    pub(crate) fn compute_us(&self) -> u64 {
+        self.answer.steps.iter().map(|step| step.compute.get()).fold(0, u64::saturating_add)
+    }
+}
+
 impl<E: Inference> Context<E> {
     /// Tokenizes and runs a request.
     pub(crate) async fn run(&self, target: &Target, inquiry: Inquiry) -> Result<Served, Problem> {

@@ -7,8 +7,9 @@ use std::time::Instant;
 use super::context::{Context, Target};
 use super::errors::Problem;
 use super::port::Inference;
-use super::request::{Encoding, Inquiry, Rows, Served};
+use super::request::{self, Encoding, Inquiry, Rows, Served};
 use super::results::{self, Finish};
+use crate::model::{ModelCard, TokenRow};
 use crate::tokenize::{TextRow, Truncate};
 use crate::units::Bytes;
 
@@ -43,6 +44,20 @@ impl<E: Inference> Context<E> {
         }
         let rows = texts.into_iter().map(|text| TextRow { text: format!("{prompt}{text}"), pair: None });
         Ok(Rows::Texts(rows.collect(), Encoding { truncate, field }))
+    }
+
+    /// Checks rows of token ids that a client has made itself.
+    pub(crate) fn token_rows(
+        &self,
+        card: &ModelCard,
+        field: &'static str,
+        rows: impl ExactSizeIterator<Item = Vec<u32>>,
+    ) -> Result<Rows, Problem> {
+        self.check_rows(field, rows.len())?;
+        let made = rows
+            .enumerate()
+            .map(|(row, ids)| request::check_tokens(card, field, row, TokenRow { ids, types: Vec::new() }));
+        Ok(Rows::Tokens(made.collect::<Result<_, Problem>>()?))
     }
 
     /// Checks a query and texts, and pairs it with each.

@@ -18,7 +18,7 @@ use crate::service::context::Context;
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
 use crate::service::tasks::Scores;
-use crate::service::tei::ask::{self, Answered, Asked, Facts, Prediction, Rank, Spent, truncation};
+use crate::service::tei::ask::{self, Answered, Asked, Prediction, Rank, Spent, truncation};
 use crate::tokenize::Piece;
 use crate::units::Bytes;
 
@@ -57,7 +57,7 @@ pub(super) async fn any<E: Inference>(
     Sent(sent): Sent,
 ) -> Result<Response, TeiProblem> {
     let (asked, sent) = (asked?, sent?);
-    Ok(match context.tei_facts(&asked)?.target.task {
+    Ok(match context.any_target(&asked.model)?.definition.card.task {
         Task::Embed => answer_embed(&context, asked, read(sent).await?).await?,
         Task::Classify => answer_predict(&context, asked, read(sent).await?).await?,
         Task::Rerank => answer_rerank(&context, asked, read(sent).await?).await?,
@@ -194,12 +194,14 @@ pub(super) async fn info<E: Inference>(
     State(context): Shared<E>,
     Caller(asked): Caller,
 ) -> Result<Response, TeiProblem> {
-    let Facts { target, queue_rows_max, batch_rows_max, request_rows_max, tokenization_workers } =
-        context.tei_facts(&asked?)?;
-    let id2label = || target.labels.iter().enumerate().map(|(id, label)| (id.to_string(), label.clone())).collect();
-    let label2id = || target.labels.iter().enumerate().map(|(id, label)| (label.clone(), id)).collect();
-    let model_type = match target.task {
-        Task::Embed => ModelType::Embedding { pooling: target.pooling.clone().unwrap_or_default() },
+    let facts = context.tei_facts(&asked?)?;
+    let card = &facts.definition.card;
+    let id2label = || card.labels.iter().enumerate().map(|(id, label)| (id.to_string(), label.clone())).collect();
+    let label2id = || card.labels.iter().enumerate().map(|(id, label)| (label.clone(), id)).collect();
+    let model_type = match card.task {
+        Task::Embed => {
+            ModelType::Embedding { pooling: card.pooling.map(|pooling| pooling.to_string()).unwrap_or_default() }
+        }
         Task::Classify => ModelType::Classifier { id2label: id2label(), label2id: label2id() },
         Task::Rerank => ModelType::Reranker { id2label: id2label(), label2id: label2id() },
     };
@@ -207,17 +209,17 @@ pub(super) async fn info<E: Inference>(
         version: env!("CARGO_PKG_VERSION"),
         sha: None,
         docker_label: None,
-        model_id: target.name.clone(),
-        model_sha: Some(target.revision.clone()),
-        model_dtype: target.dtype.clone(),
+        model_id: card.name.clone(),
+        model_sha: Some(facts.revision),
+        model_dtype: card.dtype.to_string(),
         model_type,
-        max_concurrent_requests: queue_rows_max,
-        max_input_length: target.length_max,
-        max_batch_tokens: batch_rows_max.saturating_mul(target.length_max),
-        max_batch_requests: Some(batch_rows_max),
-        max_client_batch_size: request_rows_max,
+        max_concurrent_requests: facts.queue_rows_max,
+        max_input_length: card.length_max,
+        max_batch_tokens: facts.batch_tokens_max,
+        max_batch_requests: Some(facts.batch_rows_max),
+        max_client_batch_size: facts.request_rows_max,
         auto_truncate: false,
-        tokenization_workers,
+        tokenization_workers: facts.tokenization_workers,
     };
     Ok(json(StatusCode::OK, &info))
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use crate::engine::{ModelState, ModelStatus, Registered, StepFacts};
 use crate::memory::{Budget, ProfileState};
-use crate::model::{ModelCard, TokenRow};
+use crate::model::ModelCard;
 use crate::scheduler::{Priority, Reason};
 use crate::service::call::Arrival;
 use crate::service::context::Context;
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
 use crate::service::proto::plimsoll as wire;
-use crate::service::request::{self, Rows, Served};
+use crate::service::request::{Rows, Served};
 use crate::tokenize::Truncate;
 use crate::units::Bytes;
 
@@ -47,26 +47,19 @@ pub(super) fn rows<E: Inference>(
     match (texts.is_empty(), tokens.is_empty()) {
         (false, false) => Err(Problem::invalid("tokens", "texts and token ids are mixed: send one of them")),
         (_, true) => context.texts("texts", texts, prompt, truncate),
-        (true, false) => {
-            context.check_rows("tokens", tokens.len())?;
-            let made = tokens.into_iter().enumerate().map(|(row, tokens)| {
-                request::check_tokens(card, "tokens", row, TokenRow { ids: tokens.ids, types: Vec::new() })
-            });
-            Ok(Rows::Tokens(made.collect::<Result<_, Problem>>()?))
-        }
+        (true, false) => context.token_rows(card, "tokens", tokens.into_iter().map(|tokens| tokens.ids)),
     }
 }
 
 /// How a call was served.
 pub(super) fn metadata(card: &ModelCard, request_id: String, arrival: Arrival, served: &Served) -> wire::Metadata {
-    let compute = served.answer.steps.iter().map(|step| step.compute.get()).fold(0, u64::saturating_add);
     wire::Metadata {
         request_id,
         model: card.name.clone(),
         total_us: micros(arrival.at.elapsed()),
         tokenize_us: micros(served.tokenize),
         queue_us: served.answer.queued.get(),
-        compute_us: compute,
+        compute_us: served.compute_us(),
         tokens: served.tokens.iter().copied().fold(0, u32::saturating_add),
         steps: served.answer.steps.iter().map(step).collect(),
     }

@@ -1,9 +1,10 @@
 //! What clients of text-embeddings-inference ask, without the form in which they do.
 
-use std::time::Instant;
+use std::sync::Arc;
 
 use crate::config::Task;
-use crate::model::{ModelCard, TokenRow};
+use crate::engine::Definition;
+use crate::model::ModelCard;
 use crate::scheduler::Priority;
 use crate::service::call::Arrival;
 use crate::service::context::{Context, Target};
@@ -99,25 +100,17 @@ pub(crate) struct Answered<T> {
 }
 
 /// What is served, for a client that wants to know its limits.
-#[derive(Clone, Debug)]
 pub(crate) struct Facts {
-    pub(crate) target: Facing,
+    /// The model.
+    pub(crate) definition: Arc<Definition>,
+    /// The number of its settings.
+    pub(crate) revision: String,
     pub(crate) queue_rows_max: u32,
+    /// Rows and tokens of the largest step of now.
     pub(crate) batch_rows_max: u32,
+    pub(crate) batch_tokens_max: u32,
     pub(crate) request_rows_max: u32,
     pub(crate) tokenization_workers: u32,
-}
-
-/// A model as clients see it.
-#[derive(Clone, Debug)]
-pub(crate) struct Facing {
-    pub(crate) name: String,
-    pub(crate) revision: String,
-    pub(crate) dtype: String,
-    pub(crate) task: Task,
-    pub(crate) length_max: u32,
-    pub(crate) labels: Vec<String>,
-    pub(crate) pooling: Option<String>,
 }
 
 /// How a text that is too long is treated.
@@ -155,12 +148,7 @@ impl<E: Inference> Context<E> {
                         "token ids are never cut: send as many as may be, or texts",
                     ));
                 }
-                self.check_rows(ask.field, rows.len())?;
-                let checked = rows
-                    .into_iter()
-                    .enumerate()
-                    .map(|(row, ids)| request::check_tokens(card, ask.field, row, TokenRow { ids, types: Vec::new() }));
-                (Rows::Tokens(checked.collect::<Result<_, _>>()?), 0)
+                (self.token_rows(card, ask.field, rows.into_iter())?, 0)
             }
         };
         let mut served = self.embed(&target, inquiry(rows, asked.arrival), finish).await?;
@@ -246,29 +234,22 @@ impl<E: Inference> Context<E> {
 
     /// What is said of a model.
     pub(crate) fn tei_facts(&self, asked: &Asked) -> Result<Facts, Problem> {
-        let target = self.any_target(&asked.model)?;
-        let card = &target.definition.card;
-        let status = self.status(target.registered.id);
-        let target = Facing {
-            name: card.name.clone(),
-            revision: status.as_ref().map(|status| status.revision.to_string()).unwrap_or_default(),
-            dtype: card.dtype.to_string(),
-            task: card.task,
-            length_max: card.length_max,
-            labels: card.labels.clone(),
-            pooling: card.pooling.map(|pooling| pooling.to_string()),
-        };
+        let Target { registered, definition } = self.any_target(&asked.model)?;
+        let status = self.status(registered.id);
+        let batch_rows_max = status.as_ref().map_or(0, |status| status.batch_rows_max);
         Ok(Facts {
-            target,
+            batch_tokens_max: batch_rows_max.saturating_mul(definition.card.length_max),
+            definition,
+            revision: status.map(|status| status.revision.to_string()).unwrap_or_default(),
             queue_rows_max: self.limits.tokenizer_rows,
-            batch_rows_max: status.map_or(0, |status| status.batch_rows_max),
+            batch_rows_max,
             request_rows_max: self.limits.request_rows,
             tokenization_workers: self.tokenizer.workers() as u32,
         })
     }
 
     /// The model of this name, whatever its task; an empty name means the only one there is.
-    fn any_target(&self, name: &str) -> Result<Target, Problem> {
+    pub(crate) fn any_target(&self, name: &str) -> Result<Target, Problem> {
         if !name.is_empty() {
             return self.target(name);
         }
@@ -290,14 +271,13 @@ fn count<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
 
 fn answered<T>(result: T, card: &ModelCard, asked: &Asked, characters: u64, served: &Served) -> Answered<T> {
     let ns = |us: u64| us.saturating_mul(1000);
-    let compute = served.answer.steps.iter().map(|step| step.compute.get()).fold(0, u64::saturating_add);
     let spent = Spent {
         characters,
         tokens: served.tokens.iter().map(|tokens| u64::from(*tokens)).sum(),
-        total_ns: Instant::now().saturating_duration_since(asked.arrival.at).as_nanos() as u64,
+        total_ns: asked.arrival.at.elapsed().as_nanos() as u64,
         tokenize_ns: served.tokenize.as_nanos() as u64,
         queue_ns: ns(served.answer.queued.get()),
-        compute_ns: ns(compute),
+        compute_ns: ns(served.compute_us()),
     };
     Answered { result, model: card.name.clone(), spent }
 }

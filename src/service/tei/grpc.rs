@@ -94,7 +94,8 @@ where
 impl<E: Inference> Info for Tei<E> {
     async fn info(&self, request: Request<wire::InfoRequest>) -> Result<Response<wire::InfoResponse>, Status> {
         let facts = self.context.tei_facts(&asked(&request)?)?;
-        let model_type = match facts.target.task {
+        let card = &facts.definition.card;
+        let model_type = match card.task {
             Task::Embed => wire::ModelType::Embedding,
             Task::Classify => wire::ModelType::Classifier,
             Task::Rerank => wire::ModelType::Reranker,
@@ -103,13 +104,13 @@ impl<E: Inference> Info for Tei<E> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             sha: None,
             docker_label: None,
-            model_id: facts.target.name,
-            model_sha: Some(facts.target.revision),
-            model_dtype: facts.target.dtype,
+            model_id: card.name.clone(),
+            model_sha: Some(facts.revision),
+            model_dtype: card.dtype.to_string(),
             model_type: model_type.into(),
             max_concurrent_requests: facts.queue_rows_max,
-            max_input_length: facts.target.length_max,
-            max_batch_tokens: facts.batch_rows_max.saturating_mul(facts.target.length_max),
+            max_input_length: card.length_max,
+            max_batch_tokens: facts.batch_tokens_max,
             max_batch_requests: Some(facts.batch_rows_max),
             max_client_batch_size: facts.request_rows_max,
             tokenization_workers: facts.tokenization_workers,
