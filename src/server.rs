@@ -305,8 +305,9 @@ fn limits(config: &ServerConfig) -> Limits {
         message: config.message_bytes_max,
         request_rows: config.request_rows_max,
         streams: config.streams_max,
-        // Whatever the queue may take may be tokenized for it.
-        tokenizer_rows: config.queue_rows_max,
+        // Whatever the queue may take may be tokenized for it. A small queue is the queue's own to refuse: it counts what
+        // it refuses, and the tokenizer does not.
+        tokenizer_rows: config.queue_rows_max.max(Limits::default().tokenizer_rows),
         drain_bound: config.drain_timeout.into(),
         ..Limits::default()
     }
