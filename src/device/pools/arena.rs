@@ -148,7 +148,7 @@ impl Arena {
     }
 
     /// Where a block of so many bytes could lie, whatever the limit is; `None` where the range has no room for it.
-    pub(super) fn find(&self, bytes: u64) -> Option<Place> {
+    fn find(&self, bytes: u64) -> Option<Place> {
         let fitting =
             |part: &BTreeMap<u64, u64>| part.iter().find(|(_, length)| **length >= bytes).map(|found| *found.0);
         let [apart, rest] = &self.free;
@@ -156,8 +156,16 @@ impl Arena {
         Some(Place { start, bytes, missing: self.missing(chunks_of(start, bytes)) })
     }
 
+    /// Where a block of so many bytes is to lie: at the lowest place, unless something would have to be returned for it and
+    /// another place is memory already. `None` where the range has no room for it.
+    pub(super) fn choose(&self, bytes: u64) -> Option<Place> {
+        let lowest = self.find(bytes)?;
+        let is_free = self.in_the_way(&lowest) == Some(0);
+        Some(if is_free { lowest } else { self.find_mapped(bytes).unwrap_or(lowest) })
+    }
+
     /// The lowest place for so many bytes all of which is memory already, if there is one.
-    pub(super) fn find_mapped(&self, bytes: u64) -> Option<Place> {
+    fn find_mapped(&self, bytes: u64) -> Option<Place> {
         let free = self.free[usize::from(bytes >= SMALL)].iter();
         let start = free.filter(|(_, length)| **length >= bytes).find_map(|(&first, &length)| {
             let mut start = first;
@@ -364,10 +372,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn put(arena: &mut Arena, bytes: u64) -> Option<Lying> {
-        let mut place = arena.find(bytes)?;
-        if arena.in_the_way(&place) != Some(0) {
-            place = arena.find_mapped(bytes).unwrap_or(place);
-        }
+        let place = arena.choose(bytes)?;
         arena.in_the_way(&place)?;
         arena.make_way(&place);
         place.missing.iter().for_each(|range| arena.note_mapped(range.clone()));

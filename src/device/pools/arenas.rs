@@ -240,11 +240,7 @@ impl<D: VirtualMemory> PoolDriver for Arenas<D> {
             }
             held.stream = Some(request.stream);
         }
-        let mut place = held.arena.find(request.bytes).ok_or(DriverError::OUT_OF_MEMORY)?;
-        if held.arena.in_the_way(&place) != Some(0) {
-            // Before anything has to go: another place may be memory already.
-            place = held.arena.find_mapped(request.bytes).unwrap_or(place);
-        }
+        let place = held.arena.choose(request.bytes).ok_or(DriverError::OUT_OF_MEMORY)?;
         match held.arena.in_the_way(&place) {
             Some(0) => {}
             // Memory lies idle elsewhere: no more than that has to go.
