@@ -146,6 +146,13 @@ impl Case {
             card::linear(card, &x_here, &matrix, Some(&here(&bias)?), epilogue, &y)?;
             compare("linear", &y, expected)?;
         }
+        // The first of a shape finds its way, later ones go by it.
+        for expected in [&biased, &product, &biased] {
+            let y = here(&qkv)?.copy()?;
+            let bias = if std::ptr::eq(expected, &product) { None } else { Some(here(&bias)?) };
+            card::add_linear(card, &x_here, &matrix, bias.as_ref(), &y)?;
+            compare("linear onto a sum", &y, &(expected + &qkv)?)?;
+        }
         let filled = self.filled_rows();
         let of_rows = |tensor: &Tensor| tensor.narrow(0, 0, tokens);
         let expected = attention_plain(&of_rows(&qkv)?, None, &filled, heads, Sight::EVERYTHING)?;
@@ -161,7 +168,7 @@ impl Case {
 
         let in_place = here(&x)?.copy()?;
         let (delta_here, bias_here) = (here(&delta)?, here(&delta_bias)?);
-        let summed = Summed { x: &in_place, delta: &delta_here, bias: Some(&bias_here), out: None };
+        let summed = Summed { x: &in_place, delta: Some((&delta_here, Some(&bias_here))), out: None };
         card::add_norm(card, &norm_here, summed, &layout, None)?;
         compare("norm", &in_place, &norm.add_plain(&x, &delta, Some(&delta_bias))?.1)?;
         let coded = |form| -> Result<Codes> { Codes::new(form, computed, width, device) };
@@ -276,14 +283,22 @@ impl Case {
         let expected = norm.add_plain(&x, &delta, Some(&delta_bias))?;
         let (sum, in_place, apart) = (here(&x)?.copy()?, here(&delta)?.copy()?, here(&delta)?.zeros_like()?);
         let bias_here = here(&delta_bias)?;
-        let summed = Summed { x: &sum, delta: &in_place, bias: Some(&bias_here), out: Some(&in_place) };
+        let summed = Summed { x: &sum, delta: Some((&in_place, Some(&bias_here))), out: Some(&in_place) };
         card::add_norm(card, &norm_here, summed, &layout, None)?;
         compare("sum", &sum, &expected.0)?;
         compare("norm of a sum", &in_place, &expected.1)?;
         let (sum, delta_here) = (here(&x)?.copy()?, here(&delta)?);
-        let summed = Summed { x: &sum, delta: &delta_here, bias: None, out: Some(&apart) };
+        let summed = Summed { x: &sum, delta: Some((&delta_here, None)), out: Some(&apart) };
         card::add_norm(card, &norm_here, summed, &layout, None)?;
         compare("norm of a sum", &apart, &norm.add_plain(&x, &delta, None)?.1)?;
+        let nothing = delta.zeros_like()?;
+        let expected = norm.add_plain(&x, &nothing, None)?.1;
+        let (kept, in_place) = (here(&x)?.copy()?, here(&x)?.copy()?);
+        for (x, out) in [(&kept, Some(&apart)), (&in_place, None)] {
+            card::add_norm(card, &norm_here, Summed { x, delta: None, out }, &layout, None)?;
+            compare("norm alone", out.unwrap_or(x), &expected)?;
+        }
+        compare("norm alone", &kept, &x)?;
 
         let alone = |device: &Device| -> Result<Tables> {
             Ok(Tables { words: self.matrix(&words, device)?, positions: None, types: None })

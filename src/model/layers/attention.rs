@@ -4,7 +4,7 @@ use candle_core::Result;
 
 #[cfg(feature = "cuda")]
 use super::OnCard;
-use super::{Linear, Residual, States, Workspace};
+use super::{Block, Linear, Residual, States, Workspace};
 #[cfg(feature = "cuda")]
 use crate::ops::card::{self, Epilogue};
 use crate::ops::label::operation;
@@ -30,26 +30,22 @@ impl SelfAttention {
     pub(crate) fn forward(&self, states: States, rows: &Rows, positions: &[u32], work: &Workspace) -> Result<States> {
         let SelfAttention { qkv, output, heads, sight, .. } = self;
         let (heads, sight, bias, States { normed, sum }) = (*heads, *sight, qkv.bias.as_ref(), states);
-        let delta = match work {
+        let mixed = match work {
             Workspace::Plain => {
                 let mixed = linear_plain(&normed, &qkv.weight)?;
-                let mixed = match &self.rotation {
+                match &self.rotation {
                     Some(rotation) => {
                         let turned = rotate_plain(&mixed, bias, rotation, positions, heads)?;
                         attention_plain(&turned, None, rows, heads, sight)?
                     }
                     None => attention_plain(&mixed, bias, rows, heads, sight)?,
-                };
-                linear_plain(&mixed, &output.weight)?
+                }
             }
             Workspace::Framework(padding) => {
-                let tokens = rows.tokens();
-                let shape = [tokens, qkv.weight.rows()];
+                let shape = [rows.tokens(), qkv.weight.rows()];
                 let mixed = operation("queries, keys, values", &shape, || framework::linear(&normed, &qkv.weight))?;
                 drop(normed);
-                let mixed = framework::attention(mixed, bias, self.rotation.as_ref(), padding, heads, sight)?;
-                let shape = [tokens, output.weight.rows()];
-                operation("attention output", &shape, || framework::linear(&mixed, &output.weight))?
+                framework::attention(mixed, bias, self.rotation.as_ref(), padding, heads, sight)?
             }
             #[cfg(feature = "cuda")]
             Workspace::Card(memory) => {
@@ -62,10 +58,7 @@ impl SelfAttention {
                 }
                 let mixed = memory.buffers.narrow()?;
                 card::attention(operations, &wide, layout, heads, sight, &mixed)?;
-                // Queries, keys and values are done with: their memory takes the output.
-                let delta = memory.buffers.wide(output.weight.rows())?;
-                memory.linear(&mixed, &output.weight, None, Epilogue::None, &delta)?;
-                delta
+                mixed
             }
             Workspace::Fused(memory) => {
                 let wide = memory.buffers.wide(qkv.weight.rows())?;
@@ -80,12 +73,9 @@ impl SelfAttention {
                 };
                 let mixed = memory.buffers.narrow()?;
                 attention(&wide, bias, rows, heads, sight, &mixed, &memory.scratch)?;
-                // Queries, keys and values are done with: their memory takes the output.
-                let delta = memory.buffers.wide(output.weight.rows())?;
-                linear(&mixed, &output.weight, &delta, &memory.scratch)?;
-                delta
+                mixed
             }
         };
-        self.residual.add(sum, delta, output.bias.as_ref(), "attention norm", work)
+        self.residual.add(sum, mixed, output, Block::Attention, work)
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::{Linear, Residual, States, Workspace};
+use super::{Block, Linear, Residual, States, Workspace};
 #[cfg(feature = "cuda")]
 use crate::ops::card::{self, Epilogue};
 use crate::ops::label::operation;
@@ -23,18 +23,13 @@ pub(crate) struct FeedForward {
 impl FeedForward {
     pub(crate) fn forward(&self, states: States, work: &Workspace) -> Result<States> {
         let States { normed, sum } = states;
-        let down = &self.down;
-        let delta = match work {
-            Workspace::Plain => linear_plain(&self.inner_plain(&normed)?, &down.weight)?,
-            Workspace::Framework(_) => {
-                let inner = self.inner_by_framework(normed)?;
-                let shape = [inner.dim(0)?, down.weight.rows()];
-                operation("feed-forward down", &shape, || framework::linear(&inner, &down.weight))?
-            }
+        let inner = match work {
+            Workspace::Plain => self.inner_plain(&normed)?,
+            Workspace::Framework(_) => self.inner_by_framework(normed)?,
             #[cfg(feature = "cuda")]
             Workspace::Card(memory) => {
                 let (up, bias) = (&self.up, self.up.bias.as_ref());
-                let inner = match &self.gate {
+                match &self.gate {
                     None => {
                         let inner = memory.buffers.wide(up.weight.rows())?;
                         memory.linear_of_coded(&normed, &up.weight, bias, self.activation.into(), &inner)?;
@@ -48,15 +43,11 @@ impl FeedForward {
                         card::gate(&memory.rest.operations, self.activation, &planes, bias, gate.bias.as_ref())?;
                         inner
                     }
-                };
-                // The states are done with where they are in the same memory.
-                let delta = memory.buffers.narrow()?;
-                memory.linear(&inner, &down.weight, None, Epilogue::None, &delta)?;
-                delta
+                }
             }
             Workspace::Fused(memory) => {
                 let (up, bias) = (&self.up, self.up.bias.as_ref());
-                let inner = match &self.gate {
+                match &self.gate {
                     None => {
                         let inner = memory.buffers.wide(up.weight.rows())?;
                         linear_activated(&normed, &up.weight, bias, self.activation, &inner, &memory.scratch)?;
@@ -69,14 +60,10 @@ impl FeedForward {
                         self.activation.gate(&planes, bias, gate.bias.as_ref())?;
                         planes.get(0)?
                     }
-                };
-                // The states are done with where they are in the same memory.
-                let delta = memory.buffers.narrow()?;
-                linear(&inner, &down.weight, &delta, &memory.scratch)?;
-                delta
+                }
             }
         };
-        self.residual.add(sum, delta, down.bias.as_ref(), "feed-forward norm", work)
+        self.residual.add(sum, inner, &self.down, Block::FeedForward, work)
     }
 
     /// What `down` is applied to.

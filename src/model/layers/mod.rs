@@ -13,7 +13,7 @@ pub(crate) use embeddings::Embeddings;
 pub(crate) use feed_forward::FeedForward;
 pub use kernels::Kernels;
 pub(crate) use linear::Linear;
-pub(crate) use residual::{Order, Residual, States};
+pub(crate) use residual::{Block, Order, Residual, States};
 #[cfg(feature = "cuda")]
 pub(crate) use workspace::{CardMemory, OnCard};
 pub(crate) use workspace::{Rest, Widths, Workspace};

@@ -1,12 +1,11 @@
-//! How a block's result joins what it was computed from.
+//! How a block ends: its last product, which joins what the block was computed from, and the norm.
 
 use candle_core::{Result, Tensor};
 
-use super::Workspace;
-#[cfg(feature = "cuda")]
-use crate::ops::card::Summed;
+use super::workspace::Buffers;
+use super::{Linear, Workspace};
 use crate::ops::label::operation;
-use crate::ops::{Norm, framework};
+use crate::ops::{Norm, framework, linear, linear_plain};
 
 /// What goes from block to block.
 #[derive(Debug)]
@@ -34,6 +33,32 @@ pub(crate) enum Order {
     Before,
 }
 
+/// Whose end it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Block {
+    Attention,
+    FeedForward,
+}
+
+impl Block {
+    /// What traces call its last product, and its norm.
+    const fn labels(self) -> (&'static str, &'static str) {
+        match self {
+            Block::Attention => ("attention output", "attention norm"),
+            Block::FeedForward => ("feed-forward down", "feed-forward norm"),
+        }
+    }
+
+    /// Memory for what its last product gives, (tokens, width): that of queries, keys and values, or of the norms that the
+    /// inner values came from; both are done with.
+    pub(super) fn spare(self, buffers: &Buffers, width: usize) -> Result<Tensor> {
+        match self {
+            Block::Attention => buffers.wide(width),
+            Block::FeedForward => buffers.narrow(),
+        }
+    }
+}
+
 /// The end of a block: the residual, and the norm that follows it.
 #[derive(Debug)]
 pub(crate) struct Residual {
@@ -42,48 +67,44 @@ pub(crate) struct Residual {
 }
 
 impl Residual {
-    /// Adds `delta`, without its bias, to the sum. `label` names this in traces.
-    pub(crate) fn add(
-        &self,
-        sum: Tensor,
-        delta: Tensor,
-        bias: Option<&Tensor>,
-        label: &'static str,
-        work: &Workspace,
-    ) -> Result<States> {
-        let norm = &self.norm;
+    /// Adds `last` of `x` to the sum.
+    pub(crate) fn add(&self, sum: Tensor, x: Tensor, last: &Linear, block: Block, work: &Workspace) -> Result<States> {
+        let (norm, bias) = (&self.norm, last.bias.as_ref());
         match work {
-            Workspace::Plain => self.choose(norm.add_plain(&sum, &delta, bias)?),
+            Workspace::Plain => self.choose(norm.add_plain(&sum, &linear_plain(&x, &last.weight)?, bias)?),
             Workspace::Framework(_) => {
-                let shape = [sum.dim(0)?, sum.dim(1)?];
+                let (shape, (product, label)) = ([sum.dim(0)?, sum.dim(1)?], block.labels());
+                let delta = operation(product, &shape, || framework::linear(&x, &last.weight))?;
+                drop(x);
                 self.choose(operation(label, &shape, || framework::add_norm(norm, sum, delta, bias))?)
             }
             #[cfg(feature = "cuda")]
             Workspace::Card(memory) => {
-                let summed = Summed { x: &sum, delta: &delta, bias, out: None };
+                let normed = match self.order {
+                    Order::After => None,
+                    Order::Before => Some(memory.buffers.narrow()?),
+                };
+                memory.add_linear_norm(norm, &sum, &x, last, block, normed.as_ref())?;
+                Ok(match normed {
+                    None => States::first(sum),
+                    Some(normed) => States { normed, sum },
+                })
+            }
+            Workspace::Fused(memory) => {
+                let delta = block.spare(&memory.buffers, last.weight.rows())?;
+                linear(&x, &last.weight, &delta, &memory.scratch)?;
                 match self.order {
                     Order::After => {
-                        memory.add_norm(norm, summed)?;
+                        norm.add(&sum, &delta, bias)?;
                         Ok(States::first(sum))
                     }
                     Order::Before => {
                         let normed = memory.buffers.narrow()?;
-                        memory.add_norm(norm, Summed { out: Some(&normed), ..summed })?;
+                        norm.add_apart(&sum, &delta, bias, &normed)?;
                         Ok(States { normed, sum })
                     }
                 }
             }
-            Workspace::Fused(memory) => match self.order {
-                Order::After => {
-                    norm.add(&sum, &delta, bias)?;
-                    Ok(States::first(sum))
-                }
-                Order::Before => {
-                    let normed = memory.buffers.narrow()?;
-                    norm.add_apart(&sum, &delta, bias, &normed)?;
-                    Ok(States { normed, sum })
-                }
-            },
         }
     }
 

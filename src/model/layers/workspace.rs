@@ -7,6 +7,8 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use super::Kernels;
 #[cfg(feature = "cuda")]
+use super::{Block, Linear};
+#[cfg(feature = "cuda")]
 use crate::ops::card::{self, Codes, Epilogue, Layout, Operations, Summed};
 use crate::ops::framework::Padding;
 use crate::ops::label::operation;
@@ -94,10 +96,11 @@ impl Workspace {
 pub(crate) struct Buffers {
     widths: Widths,
     tokens: usize,
-    /// (tokens * hidden): what attention mixed, then what the feed-forward block adds; between blocks the states'
-    /// norms, where those stand before the blocks.
+    /// (tokens * hidden): what attention mixed, then what the feed-forward block adds, where that is not added in passing;
+    /// between blocks the states' norms, where those stand before the blocks.
     narrow: Tensor,
-    /// (tokens * max(3 * hidden, inner)): queries, keys and values; then the attention's output; then the inner values.
+    /// (tokens * max(3 * hidden, inner)): queries, keys and values; then the attention's output, where that is not added
+    /// in passing; then the inner values.
     wide: Tensor,
 }
 
@@ -198,28 +201,38 @@ impl CardMemory {
         [&self.hidden, &self.buffers.narrow, &self.buffers.wide].into_iter().chain(codes).collect()
     }
 
-    /// The norm of a sum, and its codes where layers multiply those.
-    pub(crate) fn add_norm(&self, norm: &Norm, summed: Summed<'_>) -> Result<()> {
+    /// A block's end: `last` of `x` is added to `sum`, whose norm goes to `normed`, or else takes its place. Where layers
+    /// multiply codes, those of the norm are written too.
+    pub(crate) fn add_linear_norm(
+        &self,
+        norm: &Norm,
+        sum: &Tensor,
+        x: &Tensor,
+        last: &Linear,
+        block: Block,
+        normed: Option<&Tensor>,
+    ) -> Result<()> {
         let OnCard { operations, layout } = &self.rest;
+        let Linear { weight, bias } = last;
+        let delta;
+        let summed = match &self.codes {
+            None => {
+                // The sum is taken up in passing, so that the norm has less to read and to write.
+                card::add_linear(operations, x, weight, bias.as_ref(), sum)?;
+                Summed { x: sum, delta: None, out: normed }
+            }
+            Some(codes) => {
+                card::quantize(operations, x, codes)?;
+                delta = block.spare(&self.buffers, weight.rows())?;
+                self.linear_of_coded(x, weight, None, Epilogue::None, &delta)?;
+                Summed { x: sum, delta: Some((&delta, bias.as_ref())), out: normed }
+            }
+        };
         card::add_norm(operations, norm, summed, layout, self.codes.as_ref())
     }
 
-    /// A layer's product and what follows it, in the form in which its matrix is held.
-    pub(crate) fn linear(
-        &self,
-        x: &Tensor,
-        weight: &Matrix,
-        bias: Option<&Tensor>,
-        epilogue: Epilogue,
-        y: &Tensor,
-    ) -> Result<()> {
-        if let Some(codes) = &self.codes {
-            card::quantize(&self.rest.operations, x, codes)?;
-        }
-        self.linear_of_coded(x, weight, bias, epilogue, y)
-    }
-
-    /// The same of an x whose codes were written last, where layers multiply those: what [`CardMemory::add_norm`] made.
+    /// A layer's product and what follows it, in the form in which its matrix is held: of `x`, or of the codes that were
+    /// written last, which are those of `x`, where layers multiply codes.
     pub(crate) fn linear_of_coded(
         &self,
         x: &Tensor,

@@ -22,7 +22,7 @@ pub(super) struct Places {
     pub(super) weight: Address,
     /// (outputs), for epilogues that add it.
     pub(super) bias: Address,
-    /// (tokens, outputs)
+    /// (tokens, outputs): what comes out, and what it is added to, where it is.
     pub(super) y: Address,
     /// f32 (tokens) and (outputs), for elements that have them.
     pub(super) x_scales: Address,
@@ -57,12 +57,13 @@ pub(super) struct Shape {
     y: Layout,
     elements: Elements,
     epilogue: Epilogue,
+    onto: bool,
 }
 
 impl Shape {
     pub(super) fn new(key: Key) -> Result<Shape, CublasError> {
         use sys::cudaDataType as Type;
-        let Key { elements, tokens, inputs, outputs, epilogue } = key;
+        let Key { elements, tokens, inputs, outputs, epilogue, onto } = key;
         let (from, to) = match elements {
             Elements::F16 => (Type::CUDA_R_16F, Type::CUDA_R_16F),
             Elements::Bf16 => (Type::CUDA_R_16BF, Type::CUDA_R_16BF),
@@ -79,7 +80,7 @@ impl Shape {
             Elements::Int8 => result::create_matmul_desc(CUBLAS_COMPUTE_32I, Type::CUDA_R_32I)?,
             _ => result::create_matmul_desc(CUBLAS_COMPUTE_32F, Type::CUDA_R_32F)?,
         };
-        let shape = Shape { operation, weight, x, y, elements, epilogue };
+        let shape = Shape { operation, weight, x, y, elements, epilogue, onto };
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         shape.set(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
         let kind = match epilogue {
@@ -119,8 +120,8 @@ impl Shape {
         let preference = Preference::new(gemm.scratch(self.elements).1)?;
         let mut found = [MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::uninit(); MOST];
         let mut count = 0;
-        // SAFETY: all descriptors are alive, and there is room for `MOST` results. What is there before is not read (beta is
-        // 0), so that C may have D's layout.
+        // SAFETY: all descriptors are alive, and there is room for `MOST` results. What is there before lies where the result
+        // goes: C has D's layout.
         unsafe {
             sys::cublasLtMatmulAlgoGetHeuristic(
                 gemm.handle,
@@ -155,10 +156,12 @@ impl Shape {
         self.point(places)?;
         self.x.set_columns(tokens)?;
         self.y.set_columns(tokens)?;
-        let (one, one_whole, zero) = (1f32, 1i32, 0f32);
-        let alpha: *const c_void = match self.elements {
-            Elements::Int8 => (&raw const one_whole).cast(),
-            _ => (&raw const one).cast(),
+        let (real, whole) = ([0f32, 1.0], [0i32, 1]);
+        let factor = |one: bool| -> *const c_void {
+            match self.elements {
+                Elements::Int8 => (&raw const whole[usize::from(one)]).cast(),
+                _ => (&raw const real[usize::from(one)]).cast(),
+            }
         };
         let (scratch, scratch_bytes) = gemm.scratch(self.elements);
         // SAFETY: the caller's addresses hold what the layouts say; scratch is large enough for the algorithm, which was
@@ -167,9 +170,8 @@ impl Shape {
             result::matmul(
                 gemm.handle,
                 self.operation,
-                alpha,
-                // As a whole number it has the same bits.
-                (&raw const zero).cast(),
+                factor(true),
+                factor(self.onto),
                 weight as *const c_void,
                 self.weight.0,
                 x as *const c_void,

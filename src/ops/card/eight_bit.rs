@@ -194,7 +194,7 @@ impl Asked {
 
     fn product(self, elements: Elements) -> Product {
         let Asked { tokens, inputs, outputs, epilogue, places, .. } = self;
-        Product { elements, tokens, inputs, outputs, epilogue, places }
+        Product { elements, tokens, inputs, outputs, epilogue, onto: false, places }
     }
 
     fn by_cublas_lt(self, operations: &Operations) -> Result<()> {

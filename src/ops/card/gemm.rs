@@ -104,12 +104,15 @@ pub(super) struct Product {
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     pub(super) epilogue: Epilogue,
+    /// Whether it is added to what is where it goes; else that is not read.
+    pub(super) onto: bool,
     pub(super) places: Places,
 }
 
 impl Product {
-    /// The same in the terms of the kernel of ours.
+    /// The same in the terms of the kernel of ours, which adds to nothing.
     pub(super) fn as_kind(self, kind: Kind) -> hopper::Product {
+        assert!(!self.onto, "the kernel of ours writes what it computes");
         let Product { tokens, inputs, outputs, epilogue, places, .. } = self;
         let (after, bias) = match epilogue {
             Epilogue::None => (After::Nothing, 0),
@@ -132,6 +135,7 @@ pub(super) struct Key {
     pub(super) inputs: usize,
     pub(super) outputs: usize,
     pub(super) epilogue: Epilogue,
+    pub(super) onto: bool,
 }
 
 /// cublasLt, with scratch of ours.
@@ -190,28 +194,28 @@ impl Gemm {
 
     /// The same; `false` if cublasLt knows no way.
     pub(super) fn run_if_known(&self, product: Product, stream: &CudaStream) -> Result<bool> {
-        let Product { elements, tokens, inputs, outputs, epilogue, .. } = product;
+        let Product { elements, tokens, inputs, outputs, epilogue, onto, .. } = product;
         if tokens == 0 {
             return Ok(true);
         }
-        let key = Key { elements, tokens: rounded(tokens), inputs, outputs, epilogue };
+        let key = Key { elements, tokens: rounded(tokens), inputs, outputs, epilogue, onto };
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        let plan = match plans.get(&key) {
-            Some(plan) => plan,
+        match plans.get(&key) {
+            Some(None) => Ok(false),
+            Some(Some(Plan { shape, algorithm })) => {
+                shape.queue(self, algorithm, tokens, product.places, stream).map_err(candle_core::Error::wrap)?;
+                Ok(true)
+            }
             None => {
                 note_made();
-                let plan = self.plan(key, product, stream)?;
-                plans.entry(key).or_insert(plan)
+                let plan = self.queue_planned(key, product, stream)?;
+                Ok(plans.entry(key).or_insert(plan).is_some())
             }
-        };
-        let Some(plan) = plan else { return Ok(false) };
-        let Plan { shape, algorithm } = plan;
-        shape.queue(self, algorithm, tokens, product.places, stream).map_err(candle_core::Error::wrap)?;
-        Ok(true)
+        }
     }
 
-    /// `None` if cublasLt knows no way.
-    fn plan(&self, key: Key, product: Product, stream: &CudaStream) -> Result<Option<Plan>> {
+    /// Queues a product whose plan is to be found. `None` if cublasLt knows no way.
+    fn queue_planned(&self, key: Key, product: Product, stream: &CudaStream) -> Result<Option<Plan>> {
         let found = Shape::new(key).and_then(|shape| Ok((shape.guesses(self, product.places)?, shape)));
         let (guesses, shape) = match found {
             Ok(found) => found,
@@ -219,9 +223,10 @@ impl Gemm {
             Err(_) if key.elements.are_scaled() => return Ok(None),
             Err(error) => return Err(candle_core::Error::wrap(error)),
         };
-        // A guess may still be refused when it is queued: the first that is not is taken.
-        let works = |guess: &Algorithm| shape.queue(self, guess, product.tokens, product.places, stream).is_ok();
-        let algorithm = guesses.into_iter().find(works);
+        // A guess may still be refused when it is queued: the first that is not is taken, and has done its work, which a
+        // second time would be added to the first.
+        let queued = |guess: &Algorithm| shape.queue(self, guess, product.tokens, product.places, stream).is_ok();
+        let algorithm = guesses.into_iter().find(queued);
         Ok(algorithm.map(|algorithm| Plan { shape, algorithm }))
     }
 }

@@ -27,6 +27,30 @@ pub(crate) fn linear(
     epilogue: Epilogue,
     y: &Tensor,
 ) -> Result<()> {
+    product(operations, x, weight, bias, (epilogue, false), y)
+}
+
+/// `y = y + x * weight transposed + bias`: what [`linear`] would give, taken up by a sum.
+pub(crate) fn add_linear(
+    operations: &Operations,
+    x: &Tensor,
+    weight: &Matrix,
+    bias: Option<&Tensor>,
+    y: &Tensor,
+) -> Result<()> {
+    let epilogue = if bias.is_some() { Epilogue::Bias } else { Epilogue::None };
+    product(operations, x, weight, bias, (epilogue, true), y)
+}
+
+/// `onto`: see [`Product::onto`].
+fn product(
+    operations: &Operations,
+    x: &Tensor,
+    weight: &Matrix,
+    bias: Option<&Tensor>,
+    (epilogue, onto): (Epilogue, bool),
+    y: &Tensor,
+) -> Result<()> {
     let Held::Rows(weights) = weight.held() else { bail!("the matrix is not of 16 bits a weight") };
     let (tokens, inputs) = x.dims2()?;
     let (outputs, dtype) = (weight.rows(), weights.dtype());
@@ -44,7 +68,7 @@ pub(crate) fn linear(
         x_scales: 0,
         weight_scales: 0,
     };
-    let product = Product { elements: Elements::of(dtype)?, tokens, inputs, outputs, epilogue, places };
+    let product = Product { elements: Elements::of(dtype)?, tokens, inputs, outputs, epilogue, onto, places };
     operations.gemm.run(product, &operations.stream)
 }
 
@@ -53,14 +77,13 @@ pub(crate) fn linear(
 pub(crate) struct Summed<'a> {
     /// Becomes the norm, or the sum where the norm goes elsewhere.
     pub(crate) x: &'a Tensor,
-    /// What is added to it, without its bias.
-    pub(crate) delta: &'a Tensor,
-    pub(crate) bias: Option<&'a Tensor>,
+    /// What is added to it, and the bias of that.
+    pub(crate) delta: Option<(&'a Tensor, Option<&'a Tensor>)>,
     /// Where the norm goes instead: may be `delta`.
     pub(crate) out: Option<&'a Tensor>,
 }
 
-/// `norm(x + delta + bias)`, row by row. With `codes` those of the result are written in the same pass, as
+/// `norm(x + delta + bias)`, row by row, or `norm(x)`. With `codes` those of the result are written in the same pass, as
 /// [`quantize`](super::quantize) does.
 pub(crate) fn add_norm(
     operations: &Operations,
@@ -69,7 +92,7 @@ pub(crate) fn add_norm(
     layout: &Layout,
     codes: Option<&Codes>,
 ) -> Result<()> {
-    let Summed { x, delta, bias, out } = summed;
+    let Summed { x, delta, out } = summed;
     let (rows, width) = x.dims2()?;
     let dtype = x.dtype();
     assert!(layout.tokens <= rows, "there is a row for every token");
@@ -81,11 +104,18 @@ pub(crate) fn add_norm(
     let codes = codes.map(|codes| codes.addresses(layout.tokens, width)).transpose()?;
     let x = address(x, dtype)?;
     let (out, sum) = match out {
-        Some(out) => (address_of(out, dtype, &[rows, width])?, x),
+        // Where nothing is added the sum is there already.
+        Some(out) => (address_of(out, dtype, &[rows, width])?, if delta.is_some() { x } else { 0 }),
         None => (x, 0),
     };
-    let delta = address_of(delta, dtype, &[rows, width])?;
-    let bias = bias.map_or(Ok(0), |bias| address_of(bias, dtype, &[width]))?;
+    // The kernel takes what may be missing second.
+    let (first, second, bias) = match delta {
+        Some((delta, bias)) => {
+            let bias = bias.map_or(Ok(0), |bias| address_of(bias, dtype, &[width]))?;
+            (address_of(delta, dtype, &[rows, width])?, x, bias)
+        }
+        None => (x, 0, 0),
+    };
     let (weight, offset) = (address_of(&norm.weight, dtype, &[width])?, address_of(&norm.bias, dtype, &[width])?);
     let (tokens, width) = (layout.tokens as i32, width as i32);
     let mut arguments = operations.stream.launch_builder(function);
@@ -93,7 +123,7 @@ pub(crate) fn add_norm(
     if let Some((codes, scales)) = &codes {
         arguments.arg(codes).arg(scales);
     }
-    arguments.arg(&delta).arg(&x).arg(&bias).arg(&weight).arg(&offset);
+    arguments.arg(&first).arg(&second).arg(&bias).arg(&weight).arg(&offset);
     arguments.arg(&tokens).arg(&width).arg(&norm.epsilon);
     // SAFETY: the arguments are those that the kernel declares; it reads and writes `tokens` rows of `width` values.
     unsafe { arguments.launch(config) }.map_err(candle_core::Error::wrap)?;

@@ -45,7 +45,7 @@ pub(crate) use gate::gate;
 #[cfg(feature = "cuda")]
 pub(crate) use gemm::Epilogue;
 #[cfg(feature = "cuda")]
-pub(crate) use layers::{Summed, add_norm, embed, linear, pool, pool_into, vectors};
+pub(crate) use layers::{Summed, add_linear, add_norm, embed, linear, pool, pool_into, vectors};
 #[cfg(feature = "cuda")]
 pub(crate) use layout::Layout;
 #[cfg(feature = "cuda")]
