@@ -98,7 +98,7 @@ def run(folder):
         knees = [largest_step(folder, name) for name in names]
     # As measured: the plan's figure comes from the headers of the files.
     with Server(folder, "weights", ["--models", serving, *options]) as server:
-        server.wait_ready(names)
+        server.wait_ready()
         weights = server.resident(names)
     budget = sum(weights) + max(knees) // 2
     if max(leasts) > max(knees) // 2:
@@ -111,7 +111,7 @@ def run(folder):
         time.sleep(1)
         idle_bytes = watch.now(server)
     with Server(folder, "serving", ["--models", serving, *options]) as server:
-        server.wait_ready(names)
+        server.wait_ready()
         time.sleep(1)
         loaded_bytes = watch.now(server)
         with watch.watching(server):
@@ -184,15 +184,15 @@ class Server:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
 
-    def wait_ready(self, names):
-        """Until every model has said in the log that it is ready."""
+    def wait_ready(self):
+        """Until every model is loaded: all of them are required."""
         for _ in range(600):
             if self.process.poll() is not None:
                 sys.exit(f"the server ended: {open(self.log).read()}")
-            lines = [line for line in open(self.log) if "ready" in line]
-            if all(any(name in line for line in lines) for name in names):
-                return
-            time.sleep(0.1)
+            try:
+                return urllib.request.urlopen(f"http://127.0.0.1:{self.ports[1]}/health/ready").close()
+            except OSError:
+                time.sleep(0.1)
         sys.exit(f"not ready within a minute: {open(self.log).read()}")
 
     def wait_live(self):
@@ -220,9 +220,12 @@ class Server:
             time.sleep(0.1)
         sys.exit("the metrics say nothing about the weights")
 
-    def when_full(self, names):
+    def when_full(self, names, running):
         """The metrics as soon as at least half of the callers of every model wait."""
         for _ in range(10 * FILLING_MAX):
+            for process, _, log in running:
+                if process.poll() is not None:
+                    sys.exit(f"a bench ended with {process.returncode}: {open(log).read()}")
             found = self.metrics()
             waiting = [found.get(f'plimsoll_queue_rows{{model="{name}"}}', 0) for name in names]
             if min(waiting) >= args.callers * args.rows / 2:
@@ -325,7 +328,7 @@ def load(server, folder, names):
         command += ["--seed", str(number + 1), "--lengths", args.lengths, "--json", report]
         log = open(os.path.join(folder, f"{name}.bench.log"), "w")
         running.append((subprocess.Popen(command, stdout=log, stderr=log), report, log.name))
-    before = server.when_full(names)
+    before = server.when_full(names, running)
     time.sleep(args.seconds)
     after = server.metrics()
     still = [process.poll() is None for process, *_ in running]
