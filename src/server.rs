@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use crate::engine::{Engine, EngineError, EngineHandle, EngineSettings, Offer};
 use crate::memory::{DeviceBooks, Reading, Readings, Terms, TrimPolicy};
 use crate::model::{Blueprint, ModelFiles};
 use crate::scheduler::{Batching, Settings};
-use crate::service::{self, Drained, Limits, Listeners, ServeError};
+use crate::service::{self, Drained, Limits, Listeners, Security, SecurityError, SecurityFiles, ServeError};
 use crate::telemetry::{Metrics, router};
 use crate::units::Bytes;
 
@@ -48,6 +48,9 @@ pub enum ServerError {
         /// The setting that changes it.
         flag: &'static str,
     },
+    /// A file of certificates, keys or tokens cannot be used.
+    #[error(transparent)]
+    Security(#[from] SecurityError),
     /// The engine does not start.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -64,9 +67,12 @@ pub struct Server {
     pub http: SocketAddr,
     /// Where metrics and health are.
     pub metrics: SocketAddr,
+    /// Where gRPC is with calls of administration, if that is a place of its own.
+    pub admin: Option<SocketAddr>,
     engine: Engine,
     listeners: Listeners,
     limits: Limits,
+    security: Security,
     metrics_task: JoinHandle<io::Result<()>>,
     /// Set by the signal to stop. The engine goes on admitting: what comes in while load balancers learn of the drain is
     /// served.
@@ -93,10 +99,20 @@ impl Server {
         device: impl FnOnce(StartOptions, Instant, Reports) -> io::Result<Box<dyn Device>> + Send + 'static,
     ) -> Result<Server, ServerError> {
         let repository = Repository::load(&config)?;
-        let listener = listen(config.address, config.grpc_port, "gRPC", "--grpc-port").await?;
-        let fronts = listen(config.address, config.http_port, "HTTP", "--http-port").await?;
-        let http = listen(config.address, config.metrics_port, "metrics and health", "--metrics-port").await?;
+        let security = security(&config)?;
+        let at = |port| SocketAddr::new(config.address, port);
+        let listener = listen(at(config.grpc_port), "gRPC", "--grpc-port").await?;
+        let fronts = listen(at(config.http_port), "HTTP", "--http-port").await?;
+        let http = listen(at(config.metrics_port), "metrics and health", "--metrics-port").await?;
+        let for_admin = match config.admin_address.get() {
+            Some(address) => Some(listen(address, "administration", "--admin-address").await?),
+            None => None,
+        };
         let (grpc, front, metrics_address) = (local(&listener)?, local(&fronts)?, local(&http)?);
+        let admin = for_admin.as_ref().map(local).transpose()?;
+        for warning in security.warnings(config.address, admin.is_some()) {
+            tracing::warn!("{}: {warning}", config.address);
+        }
 
         let metrics = Metrics::new();
         let cache = Cache::new(&config, environment);
@@ -117,9 +133,10 @@ impl Server {
             false => health.borrow().readiness(),
         };
         let routes = router(metrics, live, ready);
-        let listeners = Listeners { grpc: listener, http: Some((fronts, routes.clone())) };
+        let listeners = Listeners { grpc: listener, http: Some((fronts, routes.clone())), admin: for_admin };
         let metrics_task = tokio::spawn(async move { axum::serve(http, routes).await });
-        Ok(Server { grpc, http: front, metrics: metrics_address, engine, listeners, limits, metrics_task, draining })
+        let (http, metrics) = (front, metrics_address);
+        Ok(Server { grpc, http, metrics, admin, engine, listeners, limits, security, metrics_task, draining })
     }
 
     /// A way to the engine.
@@ -143,7 +160,7 @@ impl Server {
             }
             self.draining.store(true, Ordering::Relaxed);
         };
-        let drained = service::serve(self.listeners, handle.clone(), self.limits, stop).await?;
+        let drained = service::serve(self.listeners, handle.clone(), self.limits, self.security, stop).await?;
         // Calls have been answered or cut off; what is left in the engine belongs to nobody.
         let _ = tokio::time::timeout(Duration::from_secs(1), handle.drain()).await;
         let device_lost = handle.health().borrow().poisoned;
@@ -174,13 +191,21 @@ impl Ended {
     }
 }
 
-async fn listen(
-    address: IpAddr,
-    port: u16,
-    what: &'static str,
-    flag: &'static str,
-) -> Result<TcpListener, ServerError> {
-    let address = SocketAddr::new(address, port);
+/// Who may call, by the configuration's files.
+///
+/// # Errors
+/// Which of them cannot be used.
+pub fn security(config: &ServerConfig) -> Result<Security, SecurityError> {
+    let files = SecurityFiles {
+        tokens: config.token_file.path(),
+        admin_tokens: config.admin_token_file.path(),
+        certificate: config.tls_cert.path().zip(config.tls_key.path()),
+        client_authorities: config.tls_client_ca.path(),
+    };
+    Security::open(config.address, files)
+}
+
+async fn listen(address: SocketAddr, what: &'static str, flag: &'static str) -> Result<TcpListener, ServerError> {
     TcpListener::bind(address).await.map_err(|error| ServerError::Listen { address, what, error, flag })
 }
 

@@ -1,6 +1,7 @@
 //! The choices that the server's configuration offers.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
@@ -221,51 +222,92 @@ impl Written for Threads {
     }
 }
 
-/// A file that says what may still be taken of the machine's memory.
+/// A file that may be left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReadingFile {
-    /// There is none: the machine and its control groups say so.
+pub enum OptionalFile {
+    /// There is none.
     None,
-    /// It bounds what they say.
+    /// This one.
     File(PathBuf),
 }
 
-impl ReadingFile {
+impl OptionalFile {
     /// Its path, if there is one.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            ReadingFile::None => None,
-            ReadingFile::File(path) => Some(path),
+            OptionalFile::None => None,
+            OptionalFile::File(path) => Some(path),
         }
     }
 }
 
-impl Written for ReadingFile {
+impl Written for OptionalFile {
     const FORM: Form = Form::Text;
 
     fn allowed() -> String {
-        "\"none\", or the path of a file with a number of bytes".into()
+        "\"none\", or the path of a file".into()
     }
 
-    fn read(text: &str) -> Option<ReadingFile> {
+    fn read(text: &str) -> Option<OptionalFile> {
         match text {
-            "none" => Some(ReadingFile::None),
+            "none" => Some(OptionalFile::None),
             "" => None,
-            path => Some(ReadingFile::File(path.into())),
+            path => Some(OptionalFile::File(path.into())),
         }
     }
 
     fn show(&self) -> String {
         match self {
-            ReadingFile::None => "none".into(),
-            ReadingFile::File(path) => path.display().to_string(),
+            OptionalFile::None => "none".into(),
+            OptionalFile::File(path) => path.display().to_string(),
         }
     }
 
-    fn relative_to(self, folder: &Path) -> ReadingFile {
+    fn relative_to(self, folder: &Path) -> OptionalFile {
         match self {
-            ReadingFile::File(path) => ReadingFile::File(folder.join(path)),
-            ReadingFile::None => ReadingFile::None,
+            OptionalFile::File(path) => OptionalFile::File(folder.join(path)),
+            OptionalFile::None => OptionalFile::None,
+        }
+    }
+}
+
+/// An address and a port that may be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionalAddress {
+    /// There is none.
+    None,
+    /// This one.
+    At(SocketAddr),
+}
+
+impl OptionalAddress {
+    /// The address, if there is one.
+    pub fn get(&self) -> Option<SocketAddr> {
+        match self {
+            OptionalAddress::None => None,
+            OptionalAddress::At(address) => Some(*address),
+        }
+    }
+}
+
+impl Written for OptionalAddress {
+    const FORM: Form = Form::Text;
+
+    fn allowed() -> String {
+        "\"none\", or an address and a port such as \"127.0.0.1:8003\"".into()
+    }
+
+    fn read(text: &str) -> Option<OptionalAddress> {
+        match text {
+            "none" => Some(OptionalAddress::None),
+            address => address.parse().ok().map(OptionalAddress::At),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            OptionalAddress::None => "none".into(),
+            OptionalAddress::At(address) => address.to_string(),
         }
     }
 }
@@ -364,8 +406,11 @@ mod tests {
         check::<Batching>("fixed:32");
         check::<Threads>("auto");
         check::<Threads>("2");
-        check::<ReadingFile>("none");
-        check::<ReadingFile>("some/file");
+        check::<OptionalFile>("none");
+        check::<OptionalFile>("some/file");
+        check::<OptionalAddress>("none");
+        check::<OptionalAddress>("127.0.0.1:8003");
+        check::<OptionalAddress>("[::1]:8003");
         check::<Models>("auto");
         check::<Models>("some/folder");
         check::<LogFilter>("info,plimsoll::scheduler=debug");

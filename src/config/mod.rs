@@ -22,7 +22,8 @@ pub mod digest;
 
 pub use argument::{ModelArgument, check_name};
 pub use choices::{
-    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, OutOfMemory, Readings, Threads,
+    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, OptionalAddress, OptionalFile,
+    OutOfMemory, Readings, Threads,
 };
 pub use device_memory::{MemoryBudget, MemorySafety};
 pub use error::{ConfigError, Place, Problem};

@@ -116,6 +116,20 @@ impl ServerConfig {
                 refuse(name, format!("{name} and {other} are both {port}: they must differ"));
             }
         }
+        let files = [&self.tls_cert, &self.tls_key, &self.tls_client_ca].map(|file| file.path().is_some());
+        match files {
+            [true, false, _] => {
+                refuse("tls_cert", "tls_cert needs tls_key: name the file of the private key".to_owned())
+            }
+            [false, true, _] => {
+                refuse("tls_key", "tls_key needs tls_cert: name the file of the certificate".to_owned())
+            }
+            [false, false, true] => refuse(
+                "tls_client_ca",
+                "tls_client_ca needs tls_cert and tls_key: clients show certificates only over TLS".to_owned(),
+            ),
+            _ => {}
+        }
         if self.survey_share > 1.0 {
             refuse("survey_share", format!("survey_share is {}: it must be at most 1", self.survey_share));
         }
@@ -279,6 +293,11 @@ mod tests {
     fn values_are_checked_against_one_another() {
         refused(&["--grpc-port", "8002"], &[], "", &["--metrics-port", "both 8002"]);
         refused(&["--survey-share", "1.5"], &[], "", &["at most 1"]);
+        refused(&["--tls-cert", "c.pem"], &[], "", &["--tls-cert: tls_cert needs tls_key"]);
+        refused(&["--tls-key", "k.pem"], &[], "", &["--tls-key: tls_key needs tls_cert"]);
+        refused(&["--tls-client-ca", "a.pem"], &[], "", &["tls_client_ca needs tls_cert and tls_key"]);
+        refused(&["--admin-address", "8003"], &[], "", &["such as \"127.0.0.1:8003\""]);
+        assert!(load(&["--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "a"], &[], "").is_ok());
         refused(&[], &[], "request_rows_max = 10000", &["F/server.toml:1:20", "above queue_rows_max 8192"]);
         refused(&["--message-bytes-max", "1GiB"], &[], "", &["above queue_bytes_max 256MiB"]);
         refused(&["--message-bytes-max", "5GiB", "--queue-bytes-max", "8GiB"], &[], "", &["below 4GiB"]);

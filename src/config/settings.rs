@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use super::argument::ModelArgument;
 use super::choices::{
-    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, OutOfMemory, ReadingFile, Readings,
-    Threads,
+    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, OptionalAddress, OptionalFile,
+    OutOfMemory, Readings, Threads,
 };
 use super::device_memory::{MemoryBudget, MemorySafety};
 use super::sources::Sources;
@@ -88,7 +88,7 @@ settings! {
     "Network" {
         /// Address on which the server listens.
         address: IpAddr = "127.0.0.1",
-            "0.0.0.0 lets other machines in: only behind something that decides who may.";
+            "0.0.0.0 lets other machines in: say who may with token_file, and encrypt with tls_cert.";
         /// Port of the gRPC services; 0 takes any free port.
         grpc_port: u16 = "8001",
             "Clients of other inference servers expect 8001.";
@@ -101,6 +101,26 @@ settings! {
         /// How long accepted work may take to finish after a signal to stop.
         drain_timeout: Micros = "30s",
             "Higher: slow stops. Lower: long queues are cut off, their requests answered UNAVAILABLE.";
+    }
+    "Security" {
+        /// File of bearer tokens, one a line: calls over gRPC and HTTP need one. 'none': anybody may call. Read again when it changes.
+        token_file: OptionalFile = "none",
+            "Clients send the header 'authorization: Bearer TOKEN'. Metrics and health on their own port need none.";
+        /// File of bearer tokens for calls of administration (load, unload, pin, budgets, memory, log settings). Read again when it changes.
+        admin_token_file: OptionalFile = "none",
+            "Without it they are open on a loopback address and refused on any other.";
+        /// Address and port of a second place for gRPC, where calls of administration are allowed without a token of theirs.
+        admin_address: OptionalAddress = "none",
+            "Whoever reaches it may load, unload and look: for a loopback address or a network of administrators.";
+        /// File of the server's certificate in PEM, with those up to an authority behind it. Calls are encrypted then. Read again when it changes.
+        tls_cert: OptionalFile = "none",
+            "Needs tls_key. Metrics and health on their own port stay as they are.";
+        /// File of the certificate's private key in PEM.
+        tls_key: OptionalFile = "none",
+            "Only the server should be able to read it.";
+        /// File of certificates in PEM of those who sign clients' certificates: a client without one is turned away.
+        tls_client_ca: OptionalFile = "none",
+            "Every client needs a certificate of its own.";
     }
     "Models" {
         /// Folder of the model repository, one folder with a model.toml for each model; 'embedded' for the built-in one; 'auto': embedded, unless --model says what to serve.
@@ -127,7 +147,7 @@ settings! {
         memory_safety: MemorySafety = "auto",
             "Higher: smaller batches. Lower: more steps that run short and are repeated in halves.";
         /// A file that says how many bytes of the machine's memory may still be taken, if they are fewer than what the system says; 'none': the system alone. It is read again each time, so replace it as a whole. On the CPU only.
-        memory_reading_file: ReadingFile = "none",
+        memory_reading_file: OptionalFile = "none",
             "The server relies on whoever writes it. For comparisons, and where another program shares out memory.";
         /// Whether free memory is read before each step (live) or only once (off).
         readings: Readings = "live",

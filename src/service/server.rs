@@ -1,4 +1,4 @@
-//! One port with all services, from the first connection to the end of the drain.
+//! The ports with all services, from the first connection to the end of the drain.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -10,10 +10,11 @@ use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tonic::codec::CompressionEncoding;
+use tonic::service::Routes;
 use tonic::transport::Server;
-use tonic::transport::server::TcpIncoming;
 use tonic_health::server::health_reporter;
 
+use super::access::{AccessLayer, Door};
 use super::call::CallLayer;
 use super::context::Context;
 use super::health::{Health, service_name};
@@ -33,7 +34,9 @@ use super::proto::tei::info_server::InfoServer as TeiInfoServer;
 use super::proto::tei::predict_server::PredictServer as TeiPredictServer;
 use super::proto::tei::rerank_server::RerankServer as TeiRerankServer;
 use super::proto::tei::tokenize_server::TokenizeServer as TeiTokenizeServer;
+use super::security::Security;
 use super::tei::Tei;
+use super::transport::{Incoming, Protocol, serve_http};
 
 /// Bytes that a client may send on one call before we have read any: what HTTP/2 starts with is 64 KiB, which makes a
 /// large request wait for a round trip every 64 KiB. Raising it costs host memory for each call in flight.
@@ -70,6 +73,8 @@ pub struct Listeners {
     pub grpc: TcpListener,
     /// For HTTP, with the routes of others that go along with ours.
     pub http: Option<(TcpListener, Router)>,
+    /// For gRPC with calls of administration, which `grpc` may not have.
+    pub admin: Option<TcpListener>,
 }
 
 /// Serves on `listeners` until `shutdown` resolves, then drains: health says NOT_SERVING; after `limits.drain_notice`
@@ -83,13 +88,13 @@ pub async fn serve<E: Inference + Operations>(
     listeners: Listeners,
     engine: E,
     limits: Limits,
+    security: Security,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<Drained, ServeError> {
     let (start_drain, draining) = watch::channel(false);
     let (notice, bound) = (limits.drain_notice, limits.drain_bound);
     let message_size = limits.message_size();
-    let layer_limit = limits.message;
-    let streams = limits.streams;
+    let (message_limit, streams) = (limits.message, limits.streams);
     let context = Arc::new(Context::new(engine, limits, draining.clone())?);
     let in_flight = context.in_flight.clone();
     let (reporter, health_service) = health_reporter();
@@ -143,29 +148,7 @@ pub async fn serve<E: Inference + Operations>(
     health().publish().await;
     let following = AbortOnDrop(tokio::spawn(health().follow()));
 
-    // Its end is the signal.
-    let (stop_accepting, stopped) = watch::channel(());
-    let mut over_http = listeners.http.map(|(listener, routes)| {
-        let mut stopped = stopped.clone();
-        let until_drained = async move { while stopped.changed().await.is_ok() {} };
-        let app = super::http::router(context.clone()).merge(routes);
-        AbortOnDrop(tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, app).with_graceful_shutdown(until_drained).await {
-                tracing::error!(%error, "the HTTP port is closed");
-            }
-        }))
-    });
-    let transport = Server::builder()
-        .initial_stream_window_size(CALL_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_concurrent_streams(streams)
-        // A client that gives up many calls at once must not lose the connection, and with it its other calls: the
-        // transport's own bound on calls that were given up before they were looked at is 20.
-        .http2_max_pending_accept_reset_streams(Some(streams as usize))
-        .http2_keepalive_interval(Some(KEEPALIVE.0))
-        .http2_keepalive_timeout(Some(KEEPALIVE.1))
-        .layer(CallLayer { message_limit: layer_limit, in_flight: in_flight.clone() })
-        .add_service(oip)
+    let routes = Routes::new(oip)
         .add_service(embed)
         .add_service(rerank)
         .add_service(classify)
@@ -179,11 +162,46 @@ pub async fn serve<E: Inference + Operations>(
         .add_service(health_service)
         .add_service(reflection().build_v1()?)
         // Clients older than reflection v1 ask for this one.
-        .add_service(reflection().build_v1alpha()?)
-        .serve_with_incoming_shutdown(TcpIncoming::from(listeners.grpc).with_nodelay(Some(true)), async {
-            let mut stopped = stopped;
-            while stopped.changed().await.is_ok() {}
-        });
+        .add_service(reflection().build_v1alpha()?);
+
+    // Its end is the signal.
+    let (stop_accepting, stopped) = watch::channel(());
+    let _secrets = AbortOnDrop(tokio::spawn(security.clone().follow()));
+    let Security { access, tls } = security;
+    let over_grpc = |listener, door| {
+        let incoming = Incoming::new(listener, tls.clone(), Protocol::Grpc).into_stream();
+        let mut stopped = stopped.clone();
+        let until_drained = async move { while stopped.changed().await.is_ok() {} };
+        Server::builder()
+            .initial_stream_window_size(CALL_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_concurrent_streams(streams)
+            // A client that gives up many calls at once must not lose the connection, and with it its other calls: the
+            // transport's own bound on calls that were given up before they were looked at is 20.
+            .http2_max_pending_accept_reset_streams(Some(streams as usize))
+            .http2_keepalive_interval(Some(KEEPALIVE.0))
+            .http2_keepalive_timeout(Some(KEEPALIVE.1))
+            .layer(CallLayer { message_limit, in_flight: in_flight.clone() })
+            .layer(AccessLayer { access: access.clone(), door })
+            .add_routes(routes.clone())
+            .serve_with_incoming_shutdown(incoming, until_drained)
+    };
+    let over_http = listeners.http.map(|(listener, others)| {
+        let incoming = Incoming::new(listener, tls.clone(), Protocol::Http);
+        let routes = super::http::router(context.clone()).merge(others);
+        let guarded = routes.layer(axum::middleware::from_fn_with_state(access.clone(), super::access::guard));
+        AbortOnDrop(tokio::spawn(serve_http(incoming, guarded, stopped.clone())))
+    });
+    let over_admin = listeners.admin.map(|listener| {
+        let transport = over_grpc(listener, Door::Admin);
+        AbortOnDrop(tokio::spawn(async move {
+            if let Err(error) = transport.await {
+                tracing::error!(%error, "the address of administration is closed");
+            }
+        }))
+    });
+    let mut beside: Vec<AbortOnDrop> = over_http.into_iter().chain(over_admin).collect();
+    let transport = over_grpc(listeners.grpc, Door::Main);
     let mut transport = std::pin::pin!(transport);
     tokio::select! {
         ended = &mut transport => {
@@ -210,13 +228,13 @@ pub async fn serve<E: Inference + Operations>(
             drop(following);
             health().close().await;
         };
-        // Ends when the last of its connections has been answered.
-        let http_ends = async {
-            if let Some(AbortOnDrop(serving)) = &mut over_http {
+        // Each ends when the last of its connections has been answered.
+        let others_end = async {
+            for AbortOnDrop(serving) in beside.iter_mut() {
                 let _ = serving.await;
             }
         };
-        let (ended, (), ()) = tokio::join!(&mut transport, watches_end, http_ends);
+        let (ended, (), ()) = tokio::join!(&mut transport, watches_end, others_end);
         ended
     };
     match timeout(bound, finish).await {

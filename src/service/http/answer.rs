@@ -13,6 +13,8 @@ fn status(code: Code, invalid: StatusCode, fault: StatusCode) -> StatusCode {
     match code {
         Code::InvalidArgument => invalid,
         Code::NotFound => StatusCode::NOT_FOUND,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
         Code::OutOfRange => StatusCode::PAYLOAD_TOO_LARGE,
         Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
         Code::Unavailable | Code::FailedPrecondition => StatusCode::SERVICE_UNAVAILABLE,
@@ -30,6 +32,9 @@ fn respond(status: StatusCode, told: &Told, message: &impl Serialize) -> Respons
         let seconds = HeaderValue::from(after.as_secs_f64().ceil().max(1.0) as u64);
         response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     response
 }
 
@@ -41,6 +46,15 @@ pub(super) fn json(status: StatusCode, message: &impl Serialize) -> Response {
             tracing::error!(%error, "an answer cannot be written as JSON");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
+    }
+}
+
+/// In the form that clients of this path expect.
+pub(crate) fn refuse(path: &str, problem: Problem) -> Response {
+    let of_model = path.strip_prefix("/models/").and_then(|rest| rest.find('/').map(|at| &rest[at..]));
+    match of_model.unwrap_or(path).starts_with("/v1/") {
+        true => OpenAiProblem(problem).into_response(),
+        false => TeiProblem(problem).into_response(),
     }
 }
 
@@ -101,6 +115,8 @@ impl IntoResponse for OpenAiProblem {
         let status = status(told.code, StatusCode::BAD_REQUEST, StatusCode::INTERNAL_SERVER_ERROR);
         let kind = match status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
         };

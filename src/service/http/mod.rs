@@ -32,6 +32,8 @@ use super::port::Inference;
 use super::server::InFlight;
 use super::tei::ask::Asked;
 
+pub(crate) use answer::refuse;
+
 /// The routes of the HTTP port.
 pub(crate) fn router<E: Inference>(context: Arc<Context<E>>) -> Router {
     let limit = context.limits.message_size();

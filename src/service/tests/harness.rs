@@ -16,7 +16,7 @@ use crate::service::proto::inference::grpc_inference_service_client::GrpcInferen
 use crate::service::proto::inference::infer_parameter::ParameterChoice;
 use crate::service::proto::inference::model_infer_request::InferInputTensor;
 use crate::service::proto::inference::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
-use crate::service::{Drained, Limits, Listeners, ServeError, serve};
+use crate::service::{Drained, Limits, Listeners, Security, SecurityFiles, ServeError, serve};
 
 pub(super) struct TestServer {
     pub(super) engine: FakeEngine,
@@ -39,9 +39,10 @@ impl TestServer {
         let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let fronts = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let http = fronts.local_addr().unwrap();
-        let listeners = Listeners { grpc: listener, http: Some((fronts, axum::Router::new())) };
+        let listeners = Listeners { grpc: listener, http: Some((fronts, axum::Router::new())), admin: None };
+        let security = Security::open([127, 0, 0, 1].into(), SecurityFiles::default()).unwrap();
         let (shutdown, told) = oneshot::channel();
-        let serving = tokio::spawn(serve(listeners, engine.clone(), limits, async {
+        let serving = tokio::spawn(serve(listeners, engine.clone(), limits, security, async {
             let _ = told.await;
         }));
         let channel = endpoint.connect().await.unwrap();

@@ -14,3 +14,6 @@ mod messages;
 mod streams;
 mod tei;
 mod drain;
+mod secured;
+mod access;
+mod tls;

@@ -1,0 +1,81 @@
+//! Where calls are let in or not: in front of the services of either port.
+
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::SystemTime;
+
+use axum::extract::{Request as HttpRequest, State};
+use axum::http::header::AUTHORIZATION;
+use axum::middleware::Next;
+use axum::response::Response as HttpResponse;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{HeaderMap, Request, Response};
+use tower::{Layer, Service};
+
+use super::methods::is_admin;
+use super::{Access, Door};
+use crate::service::errors::Problem;
+
+impl Access {
+    fn admit(&self, path: &str, headers: &HeaderMap, door: Door) -> Result<(), Problem> {
+        let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+        self.decide(is_admin(path), authorization, door, SystemTime::now()).map_err(Problem::from)
+    }
+}
+
+/// Answers for the services of gRPC what they are not to hear.
+#[derive(Clone)]
+pub(crate) struct AccessLayer {
+    pub(crate) access: Arc<Access>,
+    pub(crate) door: Door,
+}
+
+impl<S> Layer<S> for AccessLayer {
+    type Service = AccessService<S>;
+
+    fn layer(&self, inner: S) -> AccessService<S> {
+        AccessService { inner, layer: self.clone() }
+    }
+}
+
+/// A service under [`AccessLayer`].
+#[derive(Clone)]
+pub(crate) struct AccessService<S> {
+    inner: S,
+    layer: AccessLayer,
+}
+
+impl<S> Service<Request<Body>> for AccessService<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>>,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let AccessLayer { access, door } = &self.layer;
+        match access.admit(request.uri().path(), request.headers(), *door) {
+            Ok(()) => Box::pin(self.inner.call(request)),
+            Err(problem) => Box::pin(ready(Ok(Status::from(problem).into_http()))),
+        }
+    }
+}
+
+/// The same for the HTTP port.
+pub(crate) async fn guard(State(access): State<Arc<Access>>, request: HttpRequest, next: Next) -> HttpResponse {
+    let path = request.uri().path();
+    match access.admit(path, request.headers(), Door::Main) {
+        Ok(()) => next.run(request).await,
+        Err(problem) => crate::service::http::refuse(path, problem),
+    }
+}

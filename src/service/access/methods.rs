@@ -1,0 +1,76 @@
+//! Which calls are administration: what changes the server for everybody, or shows what is in it.
+
+/// By service.
+const ADMIN: [(&str, &[&str]); 3] = [
+    ("plimsoll.v1.Models", &["Load", "Unload", "Pin", "SetBudget"]),
+    ("plimsoll.v1.Memory", &["Snapshot", "Plan", "Trace"]),
+    (
+        "inference.GRPCInferenceService",
+        &["RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"],
+    ),
+];
+
+/// Whether the call with this path, `/package.Service/Method`, is one of administration.
+pub(super) fn is_admin(path: &str) -> bool {
+    let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else { return false };
+    ADMIN.iter().any(|(known, methods)| *known == service && methods.contains(&method))
+}
+
+/// The paths of all calls of administration.
+#[cfg(test)]
+pub(in crate::service) fn admin_paths() -> Vec<String> {
+    let of_service = |(service, methods): (&str, &[&str])| -> Vec<String> {
+        methods.iter().map(|method| format!("/{service}/{method}")).collect()
+    };
+    ADMIN.into_iter().flat_map(of_service).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use prost::Message;
+    use prost_types::FileDescriptorSet;
+
+    use super::*;
+    use crate::service::proto::DESCRIPTORS;
+
+    /// The others, so that whoever adds a method says which it is. Those of text-embeddings-inference are all for everybody.
+    const FOR_EVERYBODY: &str = "
+        plimsoll.v1.Embed/Embed plimsoll.v1.Rerank/Rerank plimsoll.v1.Classify/Classify plimsoll.v1.Models/List
+        inference.GRPCInferenceService/ServerLive inference.GRPCInferenceService/ServerReady
+        inference.GRPCInferenceService/ModelReady inference.GRPCInferenceService/ServerMetadata
+        inference.GRPCInferenceService/ModelMetadata inference.GRPCInferenceService/ModelInfer
+        inference.GRPCInferenceService/ModelStreamInfer inference.GRPCInferenceService/ModelConfig
+        inference.GRPCInferenceService/ModelStatistics inference.GRPCInferenceService/RepositoryIndex
+        inference.GRPCInferenceService/SystemSharedMemoryStatus
+        inference.GRPCInferenceService/SystemSharedMemoryRegister
+        inference.GRPCInferenceService/SystemSharedMemoryUnregister
+        inference.GRPCInferenceService/CudaSharedMemoryStatus
+        inference.GRPCInferenceService/CudaSharedMemoryRegister
+        inference.GRPCInferenceService/CudaSharedMemoryUnregister";
+
+    #[test]
+    fn every_method_is_for_administration_or_for_everybody() {
+        let set = FileDescriptorSet::decode(DESCRIPTORS).unwrap();
+        let all: BTreeSet<String> = (set.file.iter())
+            .flat_map(|file| file.service.iter().map(|service| (file.package(), service)))
+            .flat_map(|(package, service)| {
+                service.method.iter().map(move |method| format!("{package}.{}/{}", service.name(), method.name()))
+            })
+            .collect();
+        let (admin, everybody): (BTreeSet<_>, BTreeSet<_>) =
+            all.into_iter().partition(|path| is_admin(&format!("/{path}")));
+        let listed = admin_paths().into_iter().map(|path| path[1..].to_owned());
+        assert_eq!(admin, listed.collect(), "each that is listed is there");
+        let everybody: BTreeSet<_> = everybody.into_iter().filter(|path| !path.starts_with("tei.v1.")).collect();
+        assert_eq!(everybody, FOR_EVERYBODY.split_whitespace().map(str::to_owned).collect());
+    }
+
+    #[test]
+    fn other_paths_are_not_administration() {
+        for path in ["", "/", "plimsoll.v1.Models/Load", "//plimsoll.v1.Models/Load", "/plimsoll.v1.Models/Load/"] {
+            assert!(!is_admin(path), "{path}: and no service is there");
+        }
+    }
+}

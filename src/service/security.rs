@@ -1,0 +1,94 @@
+//! Who may call, and how calls are encrypted: what the services are given to keep.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::access::Access;
+use super::transport::{Tls, TlsFiles};
+
+/// How often the files are looked at. They are small, and whoever replaces one keeps the old one good for longer.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// A file of certificates, keys or tokens cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct SecurityError(String);
+
+/// The files that say who may call. None of them: anybody who reaches the server, as far as [`Security`] allows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SecurityFiles<'a> {
+    /// Bearer tokens of callers, one a line.
+    pub tokens: Option<&'a Path>,
+    /// Bearer tokens of administrators.
+    pub admin_tokens: Option<&'a Path>,
+    /// The server's certificate and its private key, in PEM.
+    pub certificate: Option<(&'a Path, &'a Path)>,
+    /// Certificates in PEM of those who sign clients' ones.
+    pub client_authorities: Option<&'a Path>,
+}
+
+/// Who may call, and how calls are encrypted. Without tokens of administration, calls of administration are refused unless
+/// the server is reached from its own machine alone, or they come in at their own address.
+#[derive(Clone, Debug)]
+pub struct Security {
+    pub(super) access: Arc<Access>,
+    pub(super) tls: Option<Arc<Tls>>,
+}
+
+impl Security {
+    /// Reads the files. `address` is where the server listens.
+    ///
+    /// # Errors
+    /// Which file cannot be used, and why; nothing secret.
+    pub fn open(address: IpAddr, files: SecurityFiles<'_>) -> Result<Security, SecurityError> {
+        let SecurityFiles { tokens, admin_tokens, certificate, client_authorities } = files;
+        let access = Access::open(address, tokens, admin_tokens).map_err(SecurityError)?;
+        let open = |(certificate, key)| Tls::open(TlsFiles { certificate, key, client_authorities });
+        let tls = certificate.map(open).transpose().map_err(SecurityError)?;
+        Ok(Security { access: Arc::new(access), tls: tls.map(Arc::new) })
+    }
+
+    /// What an operator should know about a server that listens at `address`, and at one of administration or not.
+    pub fn warnings(&self, address: IpAddr, has_admin_address: bool) -> Vec<&'static str> {
+        if address.is_loopback() {
+            return Vec::new();
+        }
+        let (asks, encrypts) = (self.access.asks_for_tokens(), self.tls.is_some());
+        let mut warnings = Vec::new();
+        if !asks {
+            warnings.push("anybody who reaches this address may call: name a file of tokens (--token-file)");
+        }
+        if asks && !encrypts {
+            warnings.push("tokens and texts cross the network as they are: name a certificate (--tls-cert, --tls-key)");
+        }
+        if !self.access.has_admin() && !has_admin_address {
+            warnings.push(
+                "calls of administration are refused: to allow them name a file of tokens for them (--admin-token-file) \
+                 or an address of their own (--admin-address)",
+            );
+        }
+        warnings
+    }
+
+    /// Reads files again when they change, for ever.
+    pub(super) async fn follow(self) {
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let looking = self.clone();
+            let looked = tokio::task::spawn_blocking(move || {
+                looking.access.refresh();
+                if let Some(tls) = &looking.tls {
+                    tls.refresh();
+                }
+            });
+            // It does not panic; and if it did, the next look may be better.
+            let _ = looked.await;
+        }
+    }
+}
