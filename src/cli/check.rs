@@ -10,6 +10,7 @@ use crate::config::{
     ConfigError, Entry, Environment, MODEL_FILE, ModelConfig, Models, Repository, ServeOptions, ServerConfig, digest,
     files,
 };
+use crate::server;
 
 /// Check settings and models offline, reporting every problem at once
 ///
@@ -47,6 +48,10 @@ fn report(args: &CheckArgs, environment: &Environment, out: &mut impl Write) -> 
             return Ok(1);
         }
     };
+    let unusable = server::security(&config).err();
+    if let Some(problem) = &unusable {
+        writeln!(out, "{problem}")?;
+    }
     let cache = Cache::new(&config, environment);
     let verdicts: Vec<_> = repository.entries.iter().map(|entry| (entry, judge(entry, &cache, args.digests))).collect();
     let rows: Vec<_> = verdicts
@@ -60,7 +65,7 @@ fn report(args: &CheckArgs, environment: &Environment, out: &mut impl Write) -> 
     table::write(out, &rows)?;
     let problems = verdicts.iter().filter(|(_, verdict)| matches!(verdict, Verdict::Problem(_))).count();
     writeln!(out, "{} models, {problems} with a problem", verdicts.len())?;
-    Ok(problems)
+    Ok(problems + usize::from(unusable.is_some()))
 }
 
 /// The configuration and the models that the arguments mean.

@@ -54,6 +54,9 @@ async fn serve(config: ServerConfig, environment: &Environment) -> anyhow::Resul
         server.http,
         server.metrics
     );
+    if let Some(admin) = server.admin {
+        tracing::info!(%admin, "gRPC with calls of administration on {admin}");
+    }
     let stop = async move {
         let name = tokio::select! {
             _ = terminate.recv() => "SIGTERM",

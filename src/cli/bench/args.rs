@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::arrivals::ArrivalKind;
 use super::client::Protocol;
+use super::connect::CredentialArgs;
 use super::duration::parse_duration;
 use super::fail_on::FailOn;
 use super::pressure::{NeighbourArgs, PressureArgs};
@@ -44,6 +45,9 @@ pub struct RunArgs {
     /// The server.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8001")]
     pub address: String,
+    /// What the server asks of its callers.
+    #[command(flatten)]
+    pub credentials: CredentialArgs,
     /// Protocol to speak.
     #[arg(long, value_enum, default_value = "plimsoll")]
     pub protocol: Protocol,

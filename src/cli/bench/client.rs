@@ -4,19 +4,15 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anyhow::Context;
 use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
 
 use super::answer::Answer;
+use super::connect::{Connection, CredentialArgs};
 use super::{oip_client, plimsoll_client};
 use crate::config::{Dtype, Task};
 
 /// The largest answer that is taken: as large as a server's default limit for messages.
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 20;
-
-/// How long a server may take to accept a connection.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The protocol that is spoken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -142,7 +138,7 @@ pub(super) struct Reply {
 /// Connections to one server. Calls take them in turn.
 pub(super) struct Client {
     protocol: Protocol,
-    channels: Vec<Channel>,
+    channels: Vec<Connection>,
     next: AtomicUsize,
 }
 
@@ -150,21 +146,21 @@ impl Client {
     /// Connects to `address` (`host:port`).
     ///
     /// # Errors
-    /// An address that cannot be parsed, or a server that does not accept.
-    pub(super) async fn connect(address: &str, protocol: Protocol, connections: usize) -> anyhow::Result<Client> {
+    /// As [`CredentialArgs::connect`].
+    pub(super) async fn connect(
+        address: &str,
+        credentials: &CredentialArgs,
+        protocol: Protocol,
+        connections: usize,
+    ) -> anyhow::Result<Client> {
         let mut channels = Vec::with_capacity(connections);
         for _ in 0..connections {
-            let endpoint = Endpoint::from_shared(format!("http://{address}"))
-                .with_context(|| format!("--address '{address}' is not HOST:PORT"))?
-                .connect_timeout(CONNECT_TIMEOUT)
-                .tcp_nodelay(true);
-            let channel = endpoint.connect().await.with_context(|| format!("no gRPC server answers at {address}"))?;
-            channels.push(channel);
+            channels.push(credentials.connect(address).await?);
         }
         Ok(Client { protocol, channels, next: AtomicUsize::new(0) })
     }
 
-    fn channel(&self) -> Channel {
+    fn channel(&self) -> Connection {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         self.channels[turn % self.channels.len()].clone()
     }

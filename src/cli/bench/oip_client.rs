@@ -5,10 +5,10 @@
 
 use anyhow::{Context, bail};
 use tonic::Status;
-use tonic::transport::Channel;
 
 use super::answer::Answer;
 use super::client::{Call, MESSAGE_BYTES_MAX, ModelFacts, Reply, Rows, Urgency, request};
+use super::connect::Connection;
 use crate::config::{Dtype, Task};
 use crate::service::proto::inference as wire;
 use wire::grpc_inference_service_client::GrpcInferenceServiceClient as Service;
@@ -18,7 +18,7 @@ use wire::model_infer_request::InferInputTensor;
 /// The protocol does not tell the longest row: rows are drawn for a position table of ordinary size.
 const LENGTH_MAX: u32 = 512;
 
-pub(super) async fn models(channel: Channel) -> anyhow::Result<Vec<ModelFacts>> {
+pub(super) async fn models(channel: Connection) -> anyhow::Result<Vec<ModelFacts>> {
     let mut service = Service::new(channel);
     let index = service.repository_index(wire::RepositoryIndexRequest::default()).await.context("RepositoryIndex")?;
     let mut models = Vec::new();
@@ -52,7 +52,7 @@ fn dtype_of(metadata: &wire::ModelMetadataResponse) -> Dtype {
     metadata.properties.get("dtype").and_then(|dtype| dtype.parse().ok()).unwrap_or(Dtype::Int8)
 }
 
-pub(super) async fn ask(channel: Channel, model: &ModelFacts, call: &Call) -> Result<Reply, Status> {
+pub(super) async fn ask(channel: Connection, model: &ModelFacts, call: &Call) -> Result<Reply, Status> {
     let mut service = Service::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let (inputs, raw_input_contents): (Vec<_>, Vec<_>) = tensors(model.task, call).into_iter().unzip();
     let mut parameters = std::collections::HashMap::new();

@@ -2,14 +2,14 @@
 
 use anyhow::Context;
 use tonic::Status;
-use tonic::transport::Channel;
 
 use super::answer::Answer;
 use super::client::{Call, MESSAGE_BYTES_MAX, ModelFacts, Reply, Rows, SeenStep, Urgency, request};
+use super::connect::Connection;
 use crate::config::Task;
 use crate::service::proto::plimsoll as wire;
 
-pub(super) async fn models(channel: Channel) -> anyhow::Result<Vec<ModelFacts>> {
+pub(super) async fn models(channel: Connection) -> anyhow::Result<Vec<ModelFacts>> {
     let mut client = wire::models_client::ModelsClient::new(channel);
     let listed = client.list(wire::ListModelsRequest {}).await.context("Models.List")?.into_inner();
     let facts = |model: wire::Model| {
@@ -28,7 +28,7 @@ pub(super) async fn models(channel: Channel) -> anyhow::Result<Vec<ModelFacts>> 
     usable.map(facts).collect()
 }
 
-pub(super) async fn ask(channel: Channel, model: &ModelFacts, call: &Call) -> Result<Reply, Status> {
+pub(super) async fn ask(channel: Connection, model: &ModelFacts, call: &Call) -> Result<Reply, Status> {
     let priority = match call.urgency {
         Urgency::Low => wire::Priority::Low,
         Urgency::Normal => wire::Priority::Normal,

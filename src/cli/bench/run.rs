@@ -36,7 +36,7 @@ pub(super) async fn run(args: RunArgs) -> anyhow::Result<ExitCode> {
 
 /// Runs the benchmark.
 pub(super) async fn measure(args: &RunArgs) -> anyhow::Result<Report> {
-    let client = Client::connect(&args.address, args.protocol, args.connections.into()).await?;
+    let client = Client::connect(&args.address, &args.credentials, args.protocol, args.connections.into()).await?;
     let workload = Workload::new(&args.workload, client.models().await?)?;
     // Before the first call: the server is idle now.
     let memory = args.smaps_pid.map(MemoryWatch::start).transpose()?;

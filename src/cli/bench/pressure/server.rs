@@ -12,6 +12,7 @@ use anyhow::{Context, bail};
 use super::enclosure::Enclosure;
 use super::room::Room;
 use crate::cli::bench::client::{Client, Protocol};
+use crate::cli::bench::connect::CredentialArgs;
 
 /// How long a server may take until its models are ready and measured. Measuring goes on between requests, so a
 /// profile that is not complete by then is no error, only a slower start of the arm.
@@ -72,7 +73,8 @@ impl Server {
                 bail!("the server ended with {status}: {}", self.last_words());
             }
             // One that answers only with errors is not there yet.
-            if let Ok(client) = Client::connect(&self.address, Protocol::Plimsoll, connections).await
+            if let Ok(client) =
+                Client::connect(&self.address, &CredentialArgs::default(), Protocol::Plimsoll, connections).await
                 && let Ok(models) = client.models().await
             {
                 let ready = models.iter().any(|model| model.ready);
