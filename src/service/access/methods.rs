@@ -10,8 +10,19 @@ const ADMIN: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// Whether the call with this path, `/package.Service/Method`, is one of administration.
+/// Whether the call with this path is one of administration: `/package.Service/Method`, or a route of HTTP.
 pub(super) fn is_admin(path: &str) -> bool {
+    is_admin_over_http(path) || is_admin_over_grpc(path)
+}
+
+/// Paths are told apart as they are sent, by routes as well as here.
+fn is_admin_over_http(path: &str) -> bool {
+    let Some(path) = path.strip_prefix("/v2/") else { return false };
+    ["repository/models/", "trace/", "logging"].iter().any(|start| path.starts_with(start))
+        || (path.starts_with("models/") && path.ends_with("/trace/setting"))
+}
+
+fn is_admin_over_grpc(path: &str) -> bool {
     let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else { return false };
     ADMIN.iter().any(|(known, methods)| *known == service && methods.contains(&method))
 }
@@ -65,6 +76,22 @@ mod tests {
         assert_eq!(admin, listed.collect(), "each that is listed is there");
         let everybody: BTreeSet<_> = everybody.into_iter().filter(|path| !path.starts_with("tei.v1.")).collect();
         assert_eq!(everybody, FOR_EVERYBODY.split_whitespace().map(str::to_owned).collect());
+    }
+
+    #[test]
+    fn routes_of_http_are_told_apart() {
+        for path in [
+            "/v2/repository/models/a/load",
+            "/v2/repository/models/a/unload",
+            "/v2/trace/setting",
+            "/v2/models/a/trace/setting",
+            "/v2/logging",
+        ] {
+            assert!(is_admin(path), "{path}");
+        }
+        for path in ["/v2", "/v2/health/ready", "/v2/repository/index", "/v2/models/a/infer", "/embed", "/v1/models"] {
+            assert!(!is_admin(path), "{path}");
+        }
     }
 
     #[test]

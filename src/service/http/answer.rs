@@ -39,22 +39,55 @@ fn respond(status: StatusCode, told: &Told, message: &impl Serialize) -> Respons
 }
 
 /// A message in JSON.
-pub(super) fn json(status: StatusCode, message: &impl Serialize) -> Response {
-    match serde_json::to_vec(message) {
-        Ok(bytes) => (status, [(header::CONTENT_TYPE, "application/json")], bytes).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "an answer cannot be written as JSON");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
-        }
+pub(crate) fn json(status: StatusCode, message: &impl Serialize) -> Response {
+    match written_json(message) {
+        Ok(bytes) => respond_bytes(status, "application/json", bytes),
+        Err(response) => response,
     }
+}
+
+/// The bytes of a message in JSON, or what is answered instead.
+pub(crate) fn written_json(message: &impl Serialize) -> Result<Vec<u8>, Response> {
+    serde_json::to_vec(message).map_err(|error| {
+        tracing::error!(%error, "an answer cannot be written as JSON");
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    })
+}
+
+/// An answer with these bytes.
+pub(crate) fn respond_bytes(status: StatusCode, content_type: &'static str, bytes: Vec<u8>) -> Response {
+    (status, [(header::CONTENT_TYPE, content_type)], bytes).into_response()
 }
 
 /// In the form that clients of this path expect.
 pub(crate) fn refuse(path: &str, problem: Problem) -> Response {
     let of_model = path.strip_prefix("/models/").and_then(|rest| rest.find('/').map(|at| &rest[at..]));
-    match of_model.unwrap_or(path).starts_with("/v1/") {
-        true => OpenAiProblem(problem).into_response(),
-        false => TeiProblem(problem).into_response(),
+    match of_model.unwrap_or(path) {
+        path if path.starts_with("/v1/") => OpenAiProblem(problem).into_response(),
+        path if path == "/v2" || path.starts_with("/v2/") => OipProblem(problem).into_response(),
+        _ => TeiProblem(problem).into_response(),
+    }
+}
+
+/// In the form of the Open Inference Protocol.
+pub(crate) struct OipProblem(pub(crate) Problem);
+
+impl From<Problem> for OipProblem {
+    fn from(problem: Problem) -> OipProblem {
+        OipProblem(problem)
+    }
+}
+
+#[derive(Serialize)]
+struct OipMessage<'a> {
+    error: &'a str,
+}
+
+impl IntoResponse for OipProblem {
+    fn into_response(self) -> Response {
+        let told = Told::from(self.0);
+        let status = status(told.code, StatusCode::BAD_REQUEST, StatusCode::INTERNAL_SERVER_ERROR);
+        respond(status, &told, &OipMessage { error: &told.text })
     }
 }
 

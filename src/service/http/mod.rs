@@ -1,4 +1,5 @@
-//! The same engine over HTTP: what clients of text-embeddings-inference (`tei`) and of OpenAI's interface (`openai`) send.
+//! The same engine over HTTP: what clients of text-embeddings-inference (`tei`) and of OpenAI's interface (`openai`) send;
+//! the routes of the Open Inference Protocol are `oip`'s own.
 //!
 //! A model is named by the path (`/models/NAME/embed`), by the header `model`, or by the message where that has a field
 //! for it. What a message has beside the fields that are known is refused by name: a field that is ignored would be an
@@ -28,14 +29,15 @@ use tracing::Instrument;
 use super::call::Arrival;
 use super::context::Context;
 use super::errors::Problem;
-use super::port::Inference;
+use super::oip;
+use super::port::{Inference, Operations};
 use super::server::InFlight;
 use super::tei::ask::Asked;
 
-pub(crate) use answer::refuse;
+pub(crate) use answer::{OipProblem, json as respond_json, refuse, respond_bytes, written_json};
 
 /// The routes of the HTTP port.
-pub(crate) fn router<E: Inference>(context: Arc<Context<E>>) -> Router {
+pub(crate) fn router<E: Inference + Operations>(context: Arc<Context<E>>) -> Router {
     let limit = context.limits.message_size();
     let of_a_model = || {
         Router::new()
@@ -53,6 +55,7 @@ pub(crate) fn router<E: Inference>(context: Arc<Context<E>>) -> Router {
     Router::new()
         .merge(of_a_model())
         .nest("/models/{model}", of_a_model())
+        .merge(oip::routes::<E>())
         .route("/health", get(tei::health::<E>))
         .route("/v1/models", get(openai::models::<E>))
         .route("/v1/models/{model}", get(openai::model::<E>))
@@ -102,7 +105,7 @@ const MESSAGE_TIME: Duration = Duration::from_secs(60);
 const LONG_MESSAGE: usize = 64 << 10;
 
 /// The bytes of a message, all of them.
-struct Sent(Result<Bytes, Problem>);
+pub(crate) struct Sent(pub(crate) Result<Bytes, Problem>);
 
 impl<E: Inference> FromRequest<Arc<Context<E>>> for Sent {
     type Rejection = std::convert::Infallible;
@@ -121,7 +124,7 @@ impl<E: Inference> FromRequest<Arc<Context<E>>> for Sent {
 }
 
 /// Reads JSON.
-async fn read<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, Problem> {
+pub(crate) async fn read_json<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, Problem> {
     let is_long = bytes.len() >= LONG_MESSAGE;
     let read = move || serde_json::from_slice(&bytes).map_err(|error| Problem::invalid("body", error.to_string()));
     if is_long { tokio::task::spawn_blocking(read).await.unwrap_or(Err(Problem::Panicked)) } else { read() }
@@ -136,7 +139,23 @@ impl<T: DeserializeOwned + Send + 'static, E: Inference> FromRequest<Arc<Context
     async fn from_request(request: Request, state: &Arc<Context<E>>) -> Result<Message<T>, Self::Rejection> {
         let Sent(sent) = Sent::from_request(request, state).await?;
         Ok(Message(match sent {
-            Ok(bytes) => read(bytes).await,
+            Ok(bytes) => read_json(bytes).await,
+            Err(problem) => Err(problem),
+        }))
+    }
+}
+
+/// A message in JSON that may be left out, where nothing is said then.
+pub(crate) struct OptionalMessage<T>(pub(crate) Result<T, Problem>);
+
+impl<T: DeserializeOwned + Default + Send + 'static, E: Inference> FromRequest<Arc<Context<E>>> for OptionalMessage<T> {
+    type Rejection = std::convert::Infallible;
+
+    async fn from_request(request: Request, state: &Arc<Context<E>>) -> Result<OptionalMessage<T>, Self::Rejection> {
+        let Sent(sent) = Sent::from_request(request, state).await?;
+        Ok(OptionalMessage(match sent {
+            Ok(bytes) if bytes.trim_ascii().is_empty() => Ok(T::default()),
+            Ok(bytes) => read_json(bytes).await,
             Err(problem) => Err(problem),
         }))
     }

@@ -12,7 +12,7 @@ use super::tei_messages::{
     DecodeMessage, Direction, EmbedMessage, IdRows, Info, ModelType, PredictMessage, Ranked, RerankMessage, Scored,
     Texts, Token, TokenizeMessage,
 };
-use super::{Caller, Message, Sent, read};
+use super::{Caller, Message, Sent, read_json};
 use crate::config::Task;
 use crate::service::context::Context;
 use crate::service::errors::Problem;
@@ -58,9 +58,9 @@ pub(super) async fn any<E: Inference>(
 ) -> Result<Response, TeiProblem> {
     let (asked, sent) = (asked?, sent?);
     Ok(match context.any_target(&asked.model)?.definition.card.task {
-        Task::Embed => answer_embed(&context, asked, read(sent).await?).await?,
-        Task::Classify => answer_predict(&context, asked, read(sent).await?).await?,
-        Task::Rerank => answer_rerank(&context, asked, read(sent).await?).await?,
+        Task::Embed => answer_embed(&context, asked, read_json(sent).await?).await?,
+        Task::Classify => answer_predict(&context, asked, read_json(sent).await?).await?,
+        Task::Rerank => answer_rerank(&context, asked, read_json(sent).await?).await?,
     })
 }
 

@@ -8,7 +8,6 @@ use tonic::{Request, Response, Status, Streaming};
 use super::infer::infer;
 use super::stream;
 use super::{metadata, repository, settings, statistics};
-use crate::engine::{ModelState, ModelStatus};
 use crate::service::call::Arrival;
 use crate::service::context::Context;
 use crate::service::errors::Problem;
@@ -17,19 +16,9 @@ use crate::service::proto::inference::grpc_inference_service_server::GrpcInferen
 use crate::service::proto::inference::*;
 use crate::service::streams::Answers;
 
-/// The version of a model whose card cannot say it.
-const VERSION_OF_BROKEN: &str = "1";
-
 /// `inference.GRPCInferenceService`.
 pub(crate) struct Oip<E> {
     pub(crate) context: Arc<Context<E>>,
-}
-
-impl<E: Inference> Oip<E> {
-    fn version(&self, status: &ModelStatus) -> String {
-        let card = self.context.target(&status.name).map(|target| target.definition.card.version.to_owned());
-        card.unwrap_or_else(|_| VERSION_OF_BROKEN.to_owned())
-    }
 }
 
 fn no_shared_memory<T>() -> Result<T, Status> {
@@ -106,29 +95,16 @@ impl<E: Inference + Operations> GrpcInferenceService for Oip<E> {
         request: Request<ModelStatisticsRequest>,
     ) -> Result<Response<ModelStatisticsResponse>, Status> {
         let ModelStatisticsRequest { name, version } = request.into_inner();
-        if !name.is_empty() {
-            let target = self.context.target(&name)?;
-            self.context.check_version(&target.definition.card, &version)?;
-        }
-        let statuses = self.context.engine.statuses().into_iter();
-        let asked = statuses.filter(|status| name.is_empty() || status.name == name);
-        let model_stats = asked
-            .map(|status| statistics::of_model(&status, &self.version(&status), self.context.host_times(status.id)));
-        Ok(Response::new(ModelStatisticsResponse { model_stats: model_stats.collect() }))
+        let model_stats = statistics::of_models(&self.context, &name, &version)?;
+        Ok(Response::new(ModelStatisticsResponse { model_stats }))
     }
 
     async fn repository_index(
         &self,
         request: Request<RepositoryIndexRequest>,
     ) -> Result<Response<RepositoryIndexResponse>, Status> {
-        let only_ready = request.into_inner().ready;
-        let statuses = self.context.engine.statuses().into_iter();
-        let shown = statuses.filter(|status| !only_ready || status.state == ModelState::Ready);
-        let models = shown.map(|status| {
-            let version = self.version(&status);
-            repository::index(status, version)
-        });
-        Ok(Response::new(RepositoryIndexResponse { models: models.collect() }))
+        let models = repository::index(&self.context, request.into_inner().ready);
+        Ok(Response::new(RepositoryIndexResponse { models }))
     }
 
     async fn repository_model_load(

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use prost::Message;
+use prost::bytes::Bytes as Blob;
 
 use super::inputs;
 use super::outputs::Outputs;
@@ -11,6 +12,7 @@ use crate::service::call::{Arrival, note_request_id};
 use crate::service::context::Context;
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
+use crate::service::proto::inference::model_infer_request::InferInputTensor;
 use crate::service::proto::inference::{ModelInferRequest, ModelInferResponse};
 use crate::service::request::Inquiry;
 use crate::units::Bytes;
@@ -19,7 +21,19 @@ use crate::units::Bytes;
 pub(crate) async fn infer<E: Inference>(
     context: &Context<E>,
     arrival: Arrival,
+    mut request: ModelInferRequest,
+) -> Result<ModelInferResponse, Problem> {
+    let (inputs, raw) = (std::mem::take(&mut request.inputs), std::mem::take(&mut request.raw_input_contents));
+    let inputs = inputs::with_blobs(inputs, raw)?;
+    run(context, arrival, request, inputs).await
+}
+
+/// The same with its inputs beside it, each with the bytes that belong to it, if there are any.
+pub(crate) async fn run<E: Inference>(
+    context: &Context<E>,
+    arrival: Arrival,
     request: ModelInferRequest,
+    inputs: Vec<(InferInputTensor, Option<Blob>)>,
 ) -> Result<ModelInferResponse, Problem> {
     note_request_id(&request.id);
     let target = context.target(&request.model_name)?;
@@ -27,7 +41,7 @@ pub(crate) async fn infer<E: Inference>(
     context.check_version(card, &request.model_version)?;
     let parameters = Parameters::read(&request.parameters)?;
     let outputs = Outputs::read(card, &request.outputs, &parameters)?;
-    let rows = inputs::rows(context, card, request.inputs, request.raw_input_contents, &parameters)?;
+    let rows = inputs::rows(context, card, inputs, &parameters)?;
     context.check_answer(outputs.bytes(rows.len()))?;
 
     let deadline = arrival.deadline_within(parameters.timeout);

@@ -29,11 +29,10 @@ const NAMES: &str = "TEXT, TEXT_PAIR, input_ids, attention_mask, token_type_ids"
 pub(crate) fn rows<E: Inference>(
     context: &Context<E>,
     card: &ModelCard,
-    inputs: Vec<InferInputTensor>,
-    raw: Vec<Bytes>,
+    inputs: Vec<(InferInputTensor, Option<Bytes>)>,
     parameters: &Parameters,
 ) -> Result<Rows, Problem> {
-    let inputs = Inputs::read(inputs, raw)?;
+    let inputs = Inputs::read(inputs)?;
     match inputs {
         Inputs { text: Some(text), text_pair, input_ids: None, attention_mask: None, token_type_ids: None } => {
             texts(context, card, text, text_pair, parameters)
@@ -48,17 +47,25 @@ pub(crate) fn rows<E: Inference>(
     }
 }
 
+/// Each input with the blob that belongs to it: they are in the same order, all of them or none.
+pub(crate) fn with_blobs(
+    inputs: Vec<InferInputTensor>,
+    raw: Vec<Bytes>,
+) -> Result<Vec<(InferInputTensor, Option<Bytes>)>, Problem> {
+    if !raw.is_empty() && raw.len() != inputs.len() {
+        let (blobs, count) = (raw.len(), inputs.len());
+        let text = format!("it has {blobs} blobs for {count} inputs: send one for each, in order, or none at all");
+        return Err(Problem::invalid("raw_input_contents", text));
+    }
+    let mut raw = raw.into_iter();
+    Ok(inputs.into_iter().map(|input| (input, raw.next())).collect())
+}
+
 impl Inputs {
-    fn read(inputs: Vec<InferInputTensor>, raw: Vec<Bytes>) -> Result<Inputs, Problem> {
-        if !raw.is_empty() && raw.len() != inputs.len() {
-            let (blobs, count) = (raw.len(), inputs.len());
-            let text = format!("it has {blobs} blobs for {count} inputs: send one for each, in order, or none at all");
-            return Err(Problem::invalid("raw_input_contents", text));
-        }
-        let mut raw = raw.into_iter();
+    fn read(inputs: Vec<(InferInputTensor, Option<Bytes>)>) -> Result<Inputs, Problem> {
         let mut found = Inputs::default();
-        for input in inputs {
-            let tensor = Tensor::read(input, raw.next())?;
+        for (input, raw) in inputs {
+            let tensor = Tensor::read(input, raw)?;
             let place = match tensor.name.as_str() {
                 "TEXT" => &mut found.text,
                 "TEXT_PAIR" => &mut found.text_pair,

@@ -1,4 +1,4 @@
-//! The Open Inference Protocol: `inference.GRPCInferenceService`.
+//! The Open Inference Protocol: `inference.GRPCInferenceService` (`grpc`), and the same over HTTP (`rest`).
 
 mod tensor;
 mod parameters;
@@ -11,5 +11,7 @@ mod statistics;
 mod repository;
 mod settings;
 mod grpc;
+mod rest;
 
 pub(crate) use grpc::Oip;
+pub(crate) use rest::routes;

@@ -6,8 +6,27 @@ use crate::service::errors::Problem;
 use crate::service::port::{Inference, Operations};
 use crate::service::proto::inference::repository_index_response::ModelIndex;
 
-/// One line of the index.
-pub(crate) fn index(status: ModelStatus, version: String) -> ModelIndex {
+/// The version of a model whose card cannot say it.
+const VERSION_OF_BROKEN: &str = "1";
+
+/// The version in which a model is served.
+pub(crate) fn version<E: Inference>(context: &Context<E>, name: &str) -> String {
+    let card = context.target(name).map(|target| target.definition.card.version.to_owned());
+    card.unwrap_or_else(|_| VERSION_OF_BROKEN.to_owned())
+}
+
+/// Every model, or every one that is ready.
+pub(crate) fn index<E: Inference>(context: &Context<E>, only_ready: bool) -> Vec<ModelIndex> {
+    let statuses = context.engine.statuses().into_iter();
+    let shown = statuses.filter(|status| !only_ready || status.state == ModelState::Ready);
+    let line = |status: ModelStatus| {
+        let version = version(context, &status.name);
+        line(status, version)
+    };
+    shown.map(line).collect()
+}
+
+fn line(status: ModelStatus, version: String) -> ModelIndex {
     let state = match status.state {
         ModelState::Ready => "READY",
         ModelState::Loading => "LOADING",

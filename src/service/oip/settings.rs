@@ -12,13 +12,20 @@ use crate::service::proto::inference::{
     LogSettingsRequest, LogSettingsResponse, TraceSettingRequest, TraceSettingResponse,
 };
 
+/// Why trace settings cannot be set.
+pub(crate) const NO_TRACES: Problem = Problem::NotOffered(
+    "traces are not written by the server: send a traceparent with each call and look for it in the log",
+);
+
+/// Why log settings cannot be set.
+pub(crate) const NO_LOG_SETTINGS: Problem =
+    Problem::NotOffered("log settings are chosen where the server is started, not by a call");
+
 /// The trace settings: no traces are written here.
 pub(crate) fn trace(request: TraceSettingRequest) -> Result<TraceSettingResponse, Problem> {
     // A setting without values asks for the default, which is in force.
     if request.settings.values().any(|setting| !setting.value.is_empty()) {
-        return Err(Problem::NotOffered(
-            "traces are not written by the server: send a traceparent with each call and look for it in the log",
-        ));
+        return Err(NO_TRACES);
     }
     let off = TraceValue { value: vec!["OFF".to_owned()] };
     Ok(TraceSettingResponse { settings: HashMap::from([("trace_level".to_owned(), off)]) })
@@ -27,7 +34,7 @@ pub(crate) fn trace(request: TraceSettingRequest) -> Result<TraceSettingResponse
 /// The log settings in force.
 pub(crate) fn log(request: LogSettingsRequest) -> Result<LogSettingsResponse, Problem> {
     if !request.settings.is_empty() {
-        return Err(Problem::NotOffered("log settings are chosen where the server is started, not by a call"));
+        return Err(NO_LOG_SETTINGS);
     }
     let level = LevelFilter::current();
     let flag = |needed| ParameterChoice::BoolParam(level >= needed);

@@ -1,14 +1,35 @@
 //! What load generators read between their windows: counters since the start of the server.
 
+use super::repository;
 use crate::engine::{ModelStatus, Tally};
-use crate::service::context::HostTimes;
+use crate::service::context::{Context, HostTimes};
+use crate::service::errors::Problem;
+use crate::service::port::Inference;
 use crate::service::proto::inference::{
     InferBatchStatistics, InferStatistics, MemoryUsage, ModelStatistics, StatisticDuration,
 };
 use crate::units::Micros;
 
+/// The counters of the model of this name; of every one where the name is empty.
+pub(crate) fn of_models<E: Inference>(
+    context: &Context<E>,
+    name: &str,
+    version: &str,
+) -> Result<Vec<ModelStatistics>, Problem> {
+    if !name.is_empty() {
+        let target = context.target(name)?;
+        context.check_version(&target.definition.card, version)?;
+    }
+    let statuses = context.engine.statuses().into_iter();
+    let asked = statuses.filter(|status| name.is_empty() || status.name == name);
+    let of_model = |status: ModelStatus| {
+        of_model(&status, &repository::version(context, &status.name), context.host_times(status.id))
+    };
+    Ok(asked.map(of_model).collect())
+}
+
 /// The counters of one model.
-pub(crate) fn of_model(status: &ModelStatus, version: &str, host: Option<&HostTimes>) -> ModelStatistics {
+fn of_model(status: &ModelStatus, version: &str, host: Option<&HostTimes>) -> ModelStatistics {
     let counted = &status.statistics;
     let answered = counted.success.count;
     let (tokenize_us, finish_us) = host.map(HostTimes::read).unwrap_or_default();
