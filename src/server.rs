@@ -110,8 +110,8 @@ impl Server {
         };
         let (grpc, front, metrics_address) = (local(&listener)?, local(&fronts)?, local(&http)?);
         let admin = for_admin.as_ref().map(local).transpose()?;
-        for warning in security.warnings(config.address, admin.is_some()) {
-            tracing::warn!("{}: {warning}", config.address);
+        for warning in security.warnings(config.address, admin.map(|admin| admin.ip())) {
+            tracing::warn!("{warning}");
         }
 
         let metrics = Metrics::new();

@@ -116,6 +116,12 @@ impl ServerConfig {
                 refuse(name, format!("{name} and {other} are both {port}: they must differ"));
             }
         }
+        if let Some(admin) = self.admin_address.get() {
+            let clash = ports.iter().find(|(_, port)| *port == admin.port() && *port != 0);
+            if let Some((other, _)) = clash.filter(|_| admin.ip() == self.address || self.address.is_unspecified()) {
+                refuse("admin_address", format!("admin_address {admin} has the port of {other}: they must differ"));
+            }
+        }
         let files = [&self.tls_cert, &self.tls_key, &self.tls_client_ca].map(|file| file.path().is_some());
         match files {
             [true, false, _] => {
@@ -297,6 +303,8 @@ mod tests {
         refused(&["--tls-key", "k.pem"], &[], "", &["--tls-key: tls_key needs tls_cert"]);
         refused(&["--tls-client-ca", "a.pem"], &[], "", &["tls_client_ca needs tls_cert and tls_key"]);
         refused(&["--admin-address", "8003"], &[], "", &["such as \"127.0.0.1:8003\""]);
+        refused(&["--admin-address", "127.0.0.1:8001"], &[], "", &["has the port of grpc_port"]);
+        assert!(load(&["--admin-address", "127.0.0.2:8001"], &[], "").is_ok());
         assert!(load(&["--tls-cert", "c", "--tls-key", "k", "--tls-client-ca", "a"], &[], "").is_ok());
         refused(&[], &[], "request_rows_max = 10000", &["F/server.toml:1:20", "above queue_rows_max 8192"]);
         refused(&["--message-bytes-max", "1GiB"], &[], "", &["above queue_bytes_max 256MiB"]);

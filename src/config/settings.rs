@@ -103,7 +103,7 @@ settings! {
             "Higher: slow stops. Lower: long queues are cut off, their requests answered UNAVAILABLE.";
     }
     "Security" {
-        /// File of bearer tokens, one a line: calls over gRPC and HTTP need one. 'none': anybody may call. Read again when it changes.
+        /// File of bearer tokens, one a line: calls over gRPC and HTTP need one. 'none': anybody may call. Read again when it changes; while it cannot be read, or has a mistake, it counts as it was.
         token_file: OptionalFile = "none",
             "Clients send the header 'authorization: Bearer TOKEN'. Metrics and health on their own port need none.";
         /// File of bearer tokens for calls of administration (load, unload, pin, budgets, memory, log settings). Read again when it changes.

@@ -1,8 +1,10 @@
 //! What files say, kept up to date while a server runs: certificates and tokens are replaced before they end.
 
 use std::fmt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
@@ -10,6 +12,9 @@ use sha2::{Digest, Sha256};
 const FILE_MAX: u64 = 1 << 20;
 
 type Parse<T> = Box<dyn Fn(&[Vec<u8>]) -> Result<T, String> + Send + Sync>;
+
+/// How long nothing is said again of files that stay broken.
+const SAY_AGAIN: Duration = Duration::from_secs(3600);
 
 /// What some files say together. Each look at them is at the files as a whole: one that is replaced is not followed by its
 /// handle, which would miss what takes its place.
@@ -20,9 +25,12 @@ pub(crate) struct Kept<T> {
 }
 
 struct State<T> {
-    /// Of the contents that were looked at last, good or not.
-    digest: [u8; 32],
     value: Arc<T>,
+    /// Of the contents that the value is of.
+    in_use: [u8; 32],
+    /// What was wrong at the last look, and when it was said, if it was. One look alone may be in the middle of a
+    /// replacement.
+    trouble: Option<(String, Option<Instant>)>,
 }
 
 impl<T> fmt::Debug for Kept<T> {
@@ -44,7 +52,7 @@ impl<T> Kept<T> {
         let files: Vec<PathBuf> = files.iter().map(|file| file.to_path_buf()).collect();
         let contents = read(&files)?;
         let value = parse(&contents).map_err(|problem| format!("{}: {problem}", names(&files)))?;
-        let state = State { digest: digest(&contents), value: Arc::new(value) };
+        let state = State { value: Arc::new(value), in_use: digest(&contents), trouble: None };
         Ok(Kept { files, parse: Box::new(parse), state: RwLock::new(state) })
     }
 
@@ -53,44 +61,50 @@ impl<T> Kept<T> {
         self.state.read().unwrap_or_else(PoisonError::into_inner).value.clone()
     }
 
-    /// Reads them again. What is broken, or half written, changes nothing: the log says so, once. Blocks.
+    /// Reads them again. What is broken, or half written, changes nothing, and the log says so while it lasts. Blocks.
     pub(crate) fn refresh(&self, what: &'static str) {
-        let contents = match read(&self.files) {
-            Ok(contents) => contents,
-            // For a moment a file that is being replaced is not there. If it stays away it has its line in the log once.
-            Err(problem) => return self.note(digest(&[problem.clone().into_bytes()]), Err(problem), what),
-        };
-        let seen = digest(&contents);
-        if self.state.read().unwrap_or_else(PoisonError::into_inner).digest == seen {
-            return;
-        }
-        let parsed = (self.parse)(&contents).map_err(|problem| format!("{}: {problem}", names(&self.files)));
-        self.note(seen, parsed, what);
-    }
-
-    fn note(&self, seen: [u8; 32], found: Result<T, String>, what: &'static str) {
+        let found = read(&self.files).and_then(|contents| {
+            let seen = digest(&contents);
+            if self.state.read().unwrap_or_else(PoisonError::into_inner).in_use == seen {
+                return Ok(None);
+            }
+            let value = (self.parse)(&contents).map_err(|problem| format!("{}: {problem}", names(&self.files)))?;
+            Ok(Some((seen, value)))
+        });
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
-        if state.digest == seen {
-            return;
-        }
-        state.digest = seen;
         match found {
-            Ok(value) => {
-                state.value = Arc::new(value);
+            Ok(None) => state.trouble = None,
+            Ok(Some((seen, value))) => {
+                *state = State { value: Arc::new(value), in_use: seen, trouble: None };
                 tracing::info!("{what} are read again: {} changed", names(&self.files));
             }
-            Err(problem) => tracing::error!("{what} stay as they were: {problem}"),
+            Err(problem) => match &mut state.trouble {
+                Some((known, said)) if *known == problem => {
+                    if said.is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
+                        tracing::error!("{what} stay as they were: {problem}");
+                        *said = Some(Instant::now());
+                    }
+                }
+                trouble => *trouble = Some((problem, None)),
+            },
         }
     }
 }
 
 fn read(files: &[PathBuf]) -> Result<Vec<Vec<u8>>, String> {
-    let read = |file: &PathBuf| match std::fs::metadata(file) {
-        Ok(about) if about.len() > FILE_MAX => Err(format!("{}: it is larger than 1 MiB", file.display())),
-        Ok(_) => std::fs::read(file).map_err(|error| format!("{} cannot be read: {error}", file.display())),
-        Err(error) => Err(format!("{} cannot be read: {error}", file.display())),
-    };
-    files.iter().map(read).collect()
+    files.iter().map(|file| read_one(file).map_err(|problem| format!("{} {problem}", file.display()))).collect()
+}
+
+fn read_one(path: &Path) -> Result<Vec<u8>, String> {
+    let unreadable = |error: io::Error| format!("cannot be read: {error}");
+    // A pipe would give its contents once, and wait for ever then.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err("cannot be read: it is not a file".to_owned());
+    }
+    let mut contents = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(FILE_MAX + 1).read_to_end(&mut contents).map_err(unreadable)?;
+    if contents.len() as u64 > FILE_MAX { Err("is larger than 1 MiB".to_owned()) } else { Ok(contents) }
 }
 
 fn names(files: &[PathBuf]) -> String {
@@ -132,10 +146,20 @@ mod tests {
         check(Some("1"), 3);
         check(Some("5"), 7);
         check(Some("five"), 7);
+        let said = || kept.state.read().unwrap().trouble.as_ref().map(|(_, said)| said.is_some());
+        assert_eq!(said(), Some(false), "it may be in the middle of a replacement");
+        check(Some("five"), 7);
+        assert_eq!(said(), Some(true));
         check(None, 7);
+        check(Some("5"), 7);
+        assert_eq!(said(), None, "what is in use is there again");
         check(Some("5"), 7);
         check(Some("6"), 8);
         let problem = Kept::open(&[&one, &folder.path().join("none")], sum).err().unwrap();
         assert!(problem.contains("none cannot be read"), "{problem}");
+        let problem = Kept::open(&[folder.path()], sum).err().unwrap();
+        assert!(problem.contains("not a file"), "{problem}");
+        std::fs::write(&one, vec![b'1'; (FILE_MAX + 1) as usize]).unwrap();
+        assert!(Kept::open(&[&one], sum).err().unwrap().contains("larger than 1 MiB"));
     }
 }

@@ -37,6 +37,8 @@ pub struct SecurityFiles<'a> {
 pub struct Security {
     pub(super) access: Arc<Access>,
     pub(super) tls: Option<Arc<Tls>>,
+    /// Whether clients need a certificate.
+    knows_clients: bool,
 }
 
 impl Security {
@@ -49,26 +51,36 @@ impl Security {
         let access = Access::open(address, tokens, admin_tokens).map_err(SecurityError)?;
         let open = |(certificate, key)| Tls::open(TlsFiles { certificate, key, client_authorities });
         let tls = certificate.map(open).transpose().map_err(SecurityError)?;
-        Ok(Security { access: Arc::new(access), tls: tls.map(Arc::new) })
+        Ok(Security { access: Arc::new(access), tls: tls.map(Arc::new), knows_clients: client_authorities.is_some() })
     }
 
-    /// What an operator should know about a server that listens at `address`, and at one of administration or not.
-    pub fn warnings(&self, address: IpAddr, has_admin_address: bool) -> Vec<&'static str> {
-        if address.is_loopback() {
-            return Vec::new();
-        }
+    /// What an operator should know about a server that listens at `address`, and at `admin` for administration.
+    pub fn warnings(&self, address: IpAddr, admin: Option<IpAddr>) -> Vec<&'static str> {
         let (asks, encrypts) = (self.access.asks_for_tokens(), self.tls.is_some());
+        let has_admin_tokens = self.access.asks_for_admin_tokens();
         let mut warnings = Vec::new();
-        if !asks {
-            warnings.push("anybody who reaches this address may call: name a file of tokens (--token-file)");
+        if !address.is_loopback() && !asks && !self.knows_clients {
+            warnings.push("anybody who reaches the address may call: name a file of tokens (--token-file)");
         }
-        if asks && !encrypts {
+        if !address.is_loopback() && asks && !encrypts {
             warnings.push("tokens and texts cross the network as they are: name a certificate (--tls-cert, --tls-key)");
         }
-        if !self.access.has_admin() && !has_admin_address {
+        if !address.is_loopback() && !has_admin_tokens && admin.is_none() {
             warnings.push(
                 "calls of administration are refused: to allow them name a file of tokens for them (--admin-token-file) \
                  or an address of their own (--admin-address)",
+            );
+        }
+        if address.is_loopback() && asks && !has_admin_tokens {
+            warnings.push(
+                "every token is good for administration, also where a proxy lets others in: name a file of tokens for \
+                 that (--admin-token-file)",
+            );
+        }
+        if admin.is_some_and(|admin| !admin.is_loopback()) && !has_admin_tokens && !self.knows_clients {
+            warnings.push(
+                "anybody who reaches the address of administration may load, unload and look: name a file of tokens for \
+                 that (--admin-token-file)",
             );
         }
         warnings
@@ -90,5 +102,37 @@ impl Security {
             // It does not panic; and if it did, the next look may be better.
             let _ = looked.await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_open_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tokens");
+        std::fs::write(&file, "abcdefghijklmnop").unwrap();
+        let (here, anywhere) = (IpAddr::from([127, 0, 0, 1]), IpAddr::from([0, 0, 0, 0]));
+        let check = |address, admin, tokens: bool, admin_tokens: bool, expected: &[&str]| {
+            let files = SecurityFiles {
+                tokens: tokens.then_some(file.as_path()),
+                admin_tokens: admin_tokens.then_some(file.as_path()),
+                ..SecurityFiles::default()
+            };
+            let warnings = Security::open(address, files).unwrap().warnings(address, admin);
+            assert_eq!(warnings.len(), expected.len(), "{warnings:?}");
+            for (warning, part) in warnings.iter().zip(expected) {
+                assert!(warning.contains(part), "{warning}");
+            }
+        };
+        check(here, None, false, false, &[]);
+        check(here, Some(here), false, true, &[]);
+        check(here, None, true, false, &["every token is good"]);
+        check(here, Some(anywhere), false, false, &["the address of administration"]);
+        check(anywhere, None, false, false, &["anybody who reaches the address may call", "are refused"]);
+        check(anywhere, Some(here), true, false, &["as they are"]);
+        check(anywhere, Some(anywhere), false, true, &["anybody who reaches the address may call"]);
     }
 }

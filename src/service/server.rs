@@ -1,6 +1,6 @@
 //! The ports with all services, from the first connection to the end of the drain.
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
@@ -46,6 +47,10 @@ const CONNECTION_WINDOW: u32 = 8 << 20;
 /// How often an idle connection is asked whether its client is still there, and how long the client may take.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 
+/// How long connections may stay after the last call is answered, for its answer to get through: what is open then has no
+/// call, or one that is not sent to its end.
+const LINGER: Duration = Duration::from_secs(3);
+
 /// How a drain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
@@ -62,6 +67,9 @@ pub enum ServeError {
     /// The transport failed.
     #[error("the gRPC transport failed: {0}")]
     Transport(#[from] tonic::transport::Error),
+    /// A port was closed although nobody has asked for it; the log has the cause.
+    #[error("a port was closed by a fault of the server: its log has the cause")]
+    Ended,
     /// The descriptors built into this program are not what reflection takes.
     #[error("reflection does not take the descriptors of this program: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -167,11 +175,9 @@ pub async fn serve<E: Inference + Operations>(
     // Its end is the signal.
     let (stop_accepting, stopped) = watch::channel(());
     let _secrets = AbortOnDrop(tokio::spawn(security.clone().follow()));
-    let Security { access, tls } = security;
+    let Security { access, tls, .. } = security;
+    let incoming = |listener, protocol| Incoming::new(listener, tls.clone(), protocol, stopped.clone());
     let over_grpc = |listener, door| {
-        let incoming = Incoming::new(listener, tls.clone(), Protocol::Grpc).into_stream();
-        let mut stopped = stopped.clone();
-        let until_drained = async move { while stopped.changed().await.is_ok() {} };
         Server::builder()
             .initial_stream_window_size(CALL_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -184,62 +190,54 @@ pub async fn serve<E: Inference + Operations>(
             .layer(CallLayer { message_limit, in_flight: in_flight.clone() })
             .layer(AccessLayer { access: access.clone(), door })
             .add_routes(routes.clone())
-            .serve_with_incoming_shutdown(incoming, until_drained)
+            // The signal is the end of what comes in: what has come until then is still served.
+            .serve_with_incoming_shutdown(incoming(listener, Protocol::Grpc).into_stream(), pending())
     };
-    let over_http = listeners.http.map(|(listener, others)| {
-        let incoming = Incoming::new(listener, tls.clone(), Protocol::Http);
+    // Dropped, it ends all of them.
+    let mut serving = JoinSet::new();
+    serving.spawn(over_grpc(listeners.grpc, Door::Main));
+    if let Some(listener) = listeners.admin {
+        serving.spawn(over_grpc(listener, Door::Admin));
+    }
+    if let Some((listener, others)) = listeners.http {
         let routes = super::http::router(context.clone()).merge(others);
         let guarded = routes.layer(axum::middleware::from_fn_with_state(access.clone(), super::access::guard));
-        AbortOnDrop(tokio::spawn(serve_http(incoming, guarded, stopped.clone())))
-    });
-    let over_admin = listeners.admin.map(|listener| {
-        let transport = over_grpc(listener, Door::Admin);
-        AbortOnDrop(tokio::spawn(async move {
-            if let Err(error) = transport.await {
-                tracing::error!(%error, "the address of administration is closed");
-            }
-        }))
-    });
-    let mut beside: Vec<AbortOnDrop> = over_http.into_iter().chain(over_admin).collect();
-    let transport = over_grpc(listeners.grpc, Door::Main);
-    let mut transport = std::pin::pin!(transport);
+        let incoming = incoming(listener, Protocol::Http);
+        serving.spawn(async move {
+            serve_http(incoming, guarded).await;
+            Ok(())
+        });
+    }
     tokio::select! {
-        ended = &mut transport => {
-            ended?;
-            return Ok(Drained { unfinished_calls: in_flight.count() });
+        ended = serving.join_next() => {
+            return match ended {
+                Some(Ok(Err(error))) => Err(error.into()),
+                _ => Err(ServeError::Ended),
+            };
         }
         () = shutdown => {}
     }
 
     start_drain.send_replace(true);
     health().publish().await;
-    // The transport has to be polled to go on serving.
-    tokio::select! {
-        ended = &mut transport => {
-            ended?;
-            return Ok(Drained { unfinished_calls: in_flight.count() });
-        }
-        () = sleep(notice) => {}
-    }
+    sleep(notice).await;
     drop(stop_accepting);
-    let finish = async {
-        let watches_end = async {
-            in_flight.idle().await;
-            drop(following);
-            health().close().await;
-        };
-        // Each ends when the last of its connections has been answered.
-        let others_end = async {
-            for AbortOnDrop(serving) in beside.iter_mut() {
-                let _ = serving.await;
-            }
-        };
-        let (ended, (), ()) = tokio::join!(&mut transport, watches_end, others_end);
-        ended
+    let last_call_ends = async {
+        in_flight.idle().await;
+        drop(following);
+        health().close().await;
+        sleep(LINGER).await;
     };
-    match timeout(bound, finish).await {
-        Ok(ended) => ended?,
-        Err(_) => tracing::warn!(unfinished_calls = in_flight.count(), "the drain took too long and is cut off"),
+    // Each ends when the last of its connections has been answered and closed.
+    let all_end = async { while serving.join_next().await.is_some() {} };
+    let drained = async {
+        tokio::select! {
+            () = all_end => {}
+            () = last_call_ends => tracing::debug!("connections without a call are cut off"),
+        }
+    };
+    if timeout(bound, drained).await.is_err() {
+        tracing::warn!(unfinished_calls = in_flight.count(), "the drain took too long and is cut off");
     }
     Ok(Drained { unfinished_calls: in_flight.count() })
 }

@@ -28,17 +28,19 @@ def test_k6(server, tmp_path, script):
 
 @pytest.mark.skipif("PLIMSOLL_TEST_PERF_ANALYZER" not in os.environ, reason="perf_analyzer exists for x86-64 Linux only")
 @pytest.mark.parametrize(
-    "arguments",
+    ("protocol", "arguments"),
     [
-        ["-b", "4", "--concurrency-range", "1:4:3"],
-        ["-b", "1", "--request-rate-range", "50", "--request-distribution", "poisson"],
-        ["-b", "1", "--concurrency-range", "2", "--async", "--streaming"],
+        ("grpc", ["-b", "4", "--concurrency-range", "1:4:3"]),
+        ("grpc", ["-b", "1", "--request-rate-range", "50", "--request-distribution", "poisson"]),
+        ("grpc", ["-b", "1", "--concurrency-range", "2", "--async", "--streaming"]),
+        ("http", ["-b", "4", "--concurrency-range", "2"]),
     ],
-    ids=["batches", "open-loop", "streaming"],
+    ids=["batches", "open-loop", "streaming", "http"],
 )
-def test_perf_analyzer(server, tmp_path, arguments):
+def test_perf_analyzer(server, tmp_path, protocol, arguments):
     report = tmp_path / "report.csv"
-    command = [os.environ["PLIMSOLL_TEST_PERF_ANALYZER"], "-m", "tiny-embed", "-u", server.address, "-i", "grpc"]
+    address = {"grpc": server.address, "http": f"127.0.0.1:{server.http_port}"}[protocol]
+    command = [os.environ["PLIMSOLL_TEST_PERF_ANALYZER"], "-m", "tiny-embed", "-u", address, "-i", protocol]
     # Any spread between its windows will do: how steady this machine is, is not what is tested.
     command += ["--string-data", "a text editor", "-p", "1000", "-s", "999", "-r", "10", "-f", str(report), *arguments]
     run(command, tmp_path)

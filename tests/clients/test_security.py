@@ -1,6 +1,5 @@
 """Tokens, certificates and calls of administration, with the clients that people have."""
 
-import os
 import socket
 import ssl
 import subprocess
@@ -12,7 +11,7 @@ import trustme
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from server import Server, binary
+from server import Server, binary, free_port
 from tensors import cosine, infer, reference, texts
 
 CALLER = "caller-token-for-tests"
@@ -144,7 +143,7 @@ def test_our_own_load(secured):
 
 
 def test_without_tokens_administration_is_closed_to_other_machines(tmp_path):
-    port = os.getpid() % 20_000 + 30_000
+    port = free_port()
     server = Server(tmp_path, "--models", "embedded", "--address", "0.0.0.0", "--admin-address", f"127.0.0.1:{port}")
     with triton.InferenceServerClient(server.address) as client:
         assert client.is_server_live()

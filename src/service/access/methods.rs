@@ -1,4 +1,4 @@
-//! Which calls are administration: what changes the server for everybody, or shows what is in it.
+//! Which calls are administration: what changes the server for everybody, or shows what its memory holds.
 
 /// By service.
 const ADMIN: [(&str, &[&str]); 3] = [

@@ -97,9 +97,9 @@ impl Access {
         self.tokens.is_some()
     }
 
-    /// Whether calls of administration are possible at the main address.
-    pub(crate) fn has_admin(&self) -> bool {
-        self.is_loopback || self.admin_tokens.is_some()
+    /// Whether calls of administration need a token of their own.
+    pub(crate) fn asks_for_admin_tokens(&self) -> bool {
+        self.admin_tokens.is_some()
     }
 
     /// Whether a call is let in. `authorization` is its header of that name.

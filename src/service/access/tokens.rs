@@ -24,8 +24,7 @@ pub(super) enum Verdict {
     Valid,
 }
 
-/// The tokens of a file. What is kept of them are digests: they are compared bit by bit to the end, and no copy of
-/// the memory tells a token.
+/// The tokens of a file. What is kept of them are digests, which are compared bit by bit to the end.
 #[derive(Debug)]
 pub(super) struct Tokens(Vec<Token>);
 

@@ -114,6 +114,7 @@ impl IntoResponse for TeiProblem {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::GATEWAY_TIMEOUT => "overloaded",
             StatusCode::SERVICE_UNAVAILABLE => "unhealthy",
             StatusCode::FAILED_DEPENDENCY => "backend",
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "authentication",
             _ => "validation",
         };
         respond(status, &told, &TeiMessage { error: &told.text, error_type })

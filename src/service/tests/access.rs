@@ -94,8 +94,22 @@ async fn http_asks_for_the_same_tokens() {
             assert!(answer.contains(form), "{path}: {answer}");
         }
     }
-    let answer = get("/v1/models", format!("authorization: {}\r\n", bearer(CALLER))).await;
-    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    for path in ["/v1/models", "/metrics"] {
+        let answer = get(path, format!("authorization: {}\r\n", bearer(CALLER))).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+        let twice = format!("authorization: {0}\r\nauthorization: {0}\r\n", bearer(CALLER));
+        assert!(get(path, twice).await.starts_with("HTTP/1.1 401 "), "{path}");
+    }
+    // A large message is not in the answer's way.
+    let mut stream = TcpStream::connect(server.http).await.unwrap();
+    let message = vec![b' '; 500_000];
+    let head =
+        format!("POST /embed HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", message.len());
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(&message).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
 }
 
 #[tokio::test]

@@ -17,14 +17,14 @@ use crate::service::http::router;
 use crate::service::results;
 use crate::units::{Bytes, Micros};
 
-struct Front {
-    engine: FakeEngine,
+pub(super) struct Front {
+    pub(super) engine: FakeEngine,
     draining: watch::Sender<bool>,
-    app: axum::Router,
+    pub(super) app: axum::Router,
 }
 
 impl Front {
-    fn new() -> Front {
+    pub(super) fn new() -> Front {
         Front::with(Limits::default())
     }
 
@@ -34,7 +34,13 @@ impl Front {
         Front { engine, draining, app: router(Arc::new(context)) }
     }
 
-    async fn call(&self, method: Method, path: &str, model: &str, body: String) -> (StatusCode, HeaderMap, Value) {
+    pub(super) async fn call(
+        &self,
+        method: Method,
+        path: &str,
+        model: &str,
+        body: String,
+    ) -> (StatusCode, HeaderMap, Value) {
         let mut request = Request::builder().method(method).uri(path);
         if !model.is_empty() {
             request = request.header("model", model);
@@ -45,7 +51,7 @@ impl Front {
         (parts.status, parts.headers, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
     }
 
-    async fn post(&self, path: &str, model: &str, message: &Value) -> (StatusCode, Value) {
+    pub(super) async fn post(&self, path: &str, model: &str, message: &Value) -> (StatusCode, Value) {
         let (status, _, answer) = self.call(Method::POST, path, model, message.to_string()).await;
         (status, answer)
     }
@@ -57,7 +63,7 @@ impl Front {
         answer
     }
 
-    async fn get(&self, path: &str) -> (StatusCode, Value) {
+    pub(super) async fn get(&self, path: &str) -> (StatusCode, Value) {
         let (status, _, answer) = self.call(Method::GET, path, "", String::new()).await;
         (status, answer)
     }

@@ -14,6 +14,7 @@ mod messages;
 mod streams;
 mod tei;
 mod drain;
+mod rest;
 mod secured;
 mod access;
 mod tls;

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use axum::routing::get;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -27,7 +28,9 @@ impl Secured {
         let bind = || async { TcpListener::bind("127.0.0.1:0").await.unwrap() };
         let (grpc, http, admin) = (bind().await, bind().await, bind().await);
         let [at_grpc, at_http, at_admin] = [&grpc, &http, &admin].map(|listener| listener.local_addr().unwrap());
-        let listeners = Listeners { grpc, http: Some((http, axum::Router::new())), admin: Some(admin) };
+        // As the routes of metrics are.
+        let others = axum::Router::new().route("/metrics", get(|| async { "a 1\n" }));
+        let listeners = Listeners { grpc, http: Some((http, others)), admin: Some(admin) };
         let security = Security::open([0, 0, 0, 0].into(), files).unwrap();
         let (until, told) = oneshot::channel();
         tokio::spawn(serve(listeners, FakeEngine::new(), Limits::default(), security, async {

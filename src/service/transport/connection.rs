@@ -1,26 +1,71 @@
-//! A connection, encrypted or not.
+//! A connection, encrypted or not, that ends by itself where nothing moves.
 
+use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Sleep, sleep};
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
-/// A connection, encrypted or not.
-pub(crate) enum Connection {
+use super::tls::Protocol;
+
+/// With so many bytes an HTTP/2 connection begins. Until they are there nothing else watches it; over HTTP/1 the headers
+/// have their own time.
+const PREFACE: usize = 24;
+
+/// How long a client may take for them.
+const PREFACE_TIME: Duration = Duration::from_secs(10);
+
+/// How long a client may take no byte of what is sent to it. One that never reads its answers would hold them for ever.
+const STALL_TIME: Duration = Duration::from_secs(30);
+
+/// What a connection is made of.
+pub(super) enum Stream {
     Plain(TcpStream),
     Encrypted(Box<TlsStream<TcpStream>>),
 }
 
+/// A connection with its place among those of its listener.
+pub(crate) struct Connection {
+    stream: Stream,
+    /// Bytes that are awaited, and until when.
+    awaited: Option<(usize, Pin<Box<Sleep>>)>,
+    /// Until when what is written has to move on, while it does not.
+    stalled: Option<Pin<Box<Sleep>>>,
+    _place: OwnedSemaphorePermit,
+}
+
 impl Connection {
+    pub(super) fn new(stream: Stream, protocol: Protocol, place: OwnedSemaphorePermit) -> Connection {
+        let awaited = match protocol {
+            Protocol::Grpc => Some((PREFACE, Box::pin(sleep(PREFACE_TIME)))),
+            Protocol::Http => None,
+        };
+        Connection { stream, awaited, stalled: None, _place: place }
+    }
+
     fn tcp(&self) -> &TcpStream {
-        match self {
-            Connection::Plain(stream) => stream,
-            Connection::Encrypted(stream) => stream.get_ref().0,
+        match &self.stream {
+            Stream::Plain(stream) => stream,
+            Stream::Encrypted(stream) => stream.get_ref().0,
         }
+    }
+
+    /// What came of writing, or that nothing has come of it for too long.
+    fn moving<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(STALL_TIME)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client takes nothing of what is sent to it")))
     }
 }
 
@@ -32,15 +77,15 @@ impl Connected for Connection {
     }
 }
 
-/// The stream within, whatever it is.
+/// A call of the stream within, whatever it is.
 macro_rules! within {
     ($this:ident, $stream:ident => $call:expr) => {
-        match $this.get_mut() {
-            Connection::Plain(stream) => {
+        match &mut $this.stream {
+            Stream::Plain(stream) => {
                 let $stream = Pin::new(stream);
                 $call
             }
-            Connection::Encrypted(stream) => {
+            Stream::Encrypted(stream) => {
                 let $stream = Pin::new(stream.as_mut());
                 $call
             }
@@ -50,21 +95,39 @@ macro_rules! within {
 
 impl AsyncRead for Connection {
     fn poll_read(self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        within!(self, stream => stream.poll_read(context, buffer))
+        let this = self.get_mut();
+        let before = buffer.filled().len();
+        let read = within!(this, stream => stream.poll_read(context, buffer));
+        let Some((bytes, until)) = &mut this.awaited else { return read };
+        if read.is_ready() {
+            *bytes = bytes.saturating_sub(buffer.filled().len() - before);
+            if *bytes == 0 {
+                this.awaited = None;
+            }
+            return read;
+        }
+        ready!(until.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not begin")))
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        within!(self, stream => stream.poll_write(context, bytes))
+        let this = self.get_mut();
+        let written = within!(this, stream => stream.poll_write(context, bytes));
+        this.moving(context, written)
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        within!(self, stream => stream.poll_flush(context))
+        let this = self.get_mut();
+        let written = within!(this, stream => stream.poll_flush(context));
+        this.moving(context, written)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        within!(self, stream => stream.poll_shutdown(context))
+        let this = self.get_mut();
+        let written = within!(this, stream => stream.poll_shutdown(context));
+        this.moving(context, written)
     }
 
     fn poll_write_vectored(
@@ -72,13 +135,15 @@ impl AsyncWrite for Connection {
         context: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        within!(self, stream => stream.poll_write_vectored(context, bytes))
+        let this = self.get_mut();
+        let written = within!(this, stream => stream.poll_write_vectored(context, bytes));
+        this.moving(context, written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match self {
-            Connection::Plain(stream) => stream.is_write_vectored(),
-            Connection::Encrypted(stream) => stream.is_write_vectored(),
+        match &self.stream {
+            Stream::Plain(stream) => stream.is_write_vectored(),
+            Stream::Encrypted(stream) => stream.is_write_vectored(),
         }
     }
 }

@@ -5,18 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::connection::Connection;
+use super::connection::{Connection, Stream};
 use super::tls::{Protocol, Tls};
 
 /// How long a client may take for its handshake. What it does not finish costs some KiB and a socket meanwhile.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
+const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 
-/// Handshakes at a time. Beyond, connections wait in the system's queue.
-const HANDSHAKES_MAX: usize = 512;
+/// Connections of a listener at a time, those in handshake among them. Beyond, they wait in the system's queue: a process
+/// has files to open beside them.
+const CONNECTIONS_MAX: usize = 8192;
 
 /// Connections that are ready and that nobody has taken yet.
 const READY_MAX: usize = 64;
@@ -25,16 +26,22 @@ const READY_MAX: usize = 64;
 /// of them have to be closed first.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The connections of a listener. The port is closed when this is dropped.
+/// The connections of a listener, to the last that came before it was told to stop.
 pub(crate) struct Incoming {
     ready: mpsc::Receiver<Connection>,
 }
 
 impl Incoming {
-    /// Starts to accept.
-    pub(crate) fn new(listener: TcpListener, tls: Option<Arc<Tls>>, protocol: Protocol) -> Incoming {
+    /// Accepts until the sender of `stopped` is gone, or this is dropped; the port is closed then. What is in handshake
+    /// may finish it.
+    pub(crate) fn new(
+        listener: TcpListener,
+        tls: Option<Arc<Tls>>,
+        protocol: Protocol,
+        stopped: watch::Receiver<()>,
+    ) -> Incoming {
         let (sender, ready) = mpsc::channel(READY_MAX);
-        tokio::spawn(accept(listener, tls, protocol, sender));
+        tokio::spawn(accept(listener, tls, protocol, sender, stopped));
         Incoming { ready }
     }
 
@@ -44,53 +51,70 @@ impl Incoming {
     }
 
     /// The same as a stream, which tonic wants.
-    pub(crate) fn into_stream(self) -> impl tokio_stream::Stream<Item = io::Result<Connection>> {
+    pub(crate) fn into_stream(self) -> impl tokio_stream::Stream<Item = io::Result<Connection>> + Send + 'static {
         use tokio_stream::StreamExt;
         ReceiverStream::new(self.ready).map(Ok)
     }
 }
 
-async fn accept(listener: TcpListener, tls: Option<Arc<Tls>>, protocol: Protocol, ready: mpsc::Sender<Connection>) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+async fn accept(
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    protocol: Protocol,
+    ready: mpsc::Sender<Connection>,
+    mut stopped: watch::Receiver<()>,
+) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut refused = false;
     loop {
-        let Ok(permit) = handshakes.clone().acquire_owned().await else { return };
+        let accepted = async {
+            let place = places.clone().acquire_owned().await;
+            (listener.accept().await, place)
+        };
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = accepted => accepted,
+            // Nothing is ever sent over it.
+            _ = stopped.changed() => return,
             () = ready.closed() => return,
         };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
+        let (stream, place) = match accepted {
+            (Ok((stream, _)), Ok(place)) => (stream, place),
+            // Nobody closes the semaphore.
+            (_, Err(_)) => return,
+            (Err(error), _) => {
                 // One that was given up while it waited is nobody's trouble.
                 if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
-                    tracing::warn!(%error, "a connection cannot be accepted");
+                    // Said once for as long as it lasts.
+                    if !std::mem::replace(&mut refused, true) {
+                        tracing::warn!(%error, "connections cannot be accepted");
+                    }
                     sleep(PAUSE).await;
                 }
                 continue;
             }
         };
+        refused = false;
         // Small messages are not to wait for one another.
         let _ = stream.set_nodelay(true);
-        let Some(tls) = &tls else {
-            if ready.send(Connection::Plain(stream)).await.is_err() {
-                return;
-            }
-            continue;
-        };
         let (tls, ready) = (tls.clone(), ready.clone());
-        tokio::spawn(async move {
-            if let Some(connection) = shake_hands(stream, &tls, protocol).await {
-                // An error means that the port has been closed meanwhile.
-                let _ = ready.send(connection).await;
+        let begin = async move {
+            let stream = match tls {
+                None => Some(Stream::Plain(stream)),
+                Some(tls) => shake_hands(stream, &tls, protocol).await,
+            };
+            if let Some(stream) = stream {
+                // An error means that nobody takes connections any more.
+                let _ = ready.send(Connection::new(stream, protocol, place)).await;
             }
-            drop(permit);
-        });
+        };
+        // None of them is to wait for another.
+        tokio::spawn(begin);
     }
 }
 
-async fn shake_hands(stream: TcpStream, tls: &Tls, protocol: Protocol) -> Option<Connection> {
+async fn shake_hands(stream: TcpStream, tls: &Tls, protocol: Protocol) -> Option<Stream> {
     match timeout(HANDSHAKE_TIME, tls.acceptor(protocol).accept(stream)).await {
-        Ok(Ok(stream)) => Some(Connection::Encrypted(Box::new(stream))),
+        Ok(Ok(stream)) => Some(Stream::Encrypted(Box::new(stream))),
         Ok(Err(error)) => {
             tracing::debug!(%error, "a handshake failed");
             None

@@ -1,4 +1,4 @@
-//! Connections: accepted, encrypted where that is configured, and bounded in what they may cost before a call is there.
+//! Connections: accepted, encrypted where that is configured, bounded in number, and ended where nothing moves on them.
 
 mod connection;
 mod http;

@@ -8,7 +8,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
 
 use crate::service::kept::Kept;
 
@@ -92,9 +92,10 @@ fn config(certificate: &[u8], key: &[u8], client_authorities: Option<&[u8]>) -> 
             builder.with_client_cert_verifier(verifier.map_err(|error| error.to_string())?)
         }
     };
-    builder
-        .with_single_cert(chain, key)
-        .map_err(|error| format!("the certificate and the key do not belong together: {error}"))
+    builder.with_single_cert(chain, key).map_err(|error| match error {
+        Error::InconsistentKeys(_) => "the certificate and the key do not belong together".to_owned(),
+        other => format!("the certificate or the key cannot be used: {other}"),
+    })
 }
 
 fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -54,7 +54,7 @@ pub(crate) fn routes<E: Inference + Operations>() -> Router<Arc<Context<E>>> {
         .route("/logging", get(log_settings).post(set_log))
         .merge(shared_memory("systemsharedmemory"))
         .merge(shared_memory("cudasharedmemory"));
-    Router::new().route("/v2", get(self::server)).nest("/v2", models.merge(server))
+    Router::new().nest("/v2", models.merge(server))
 }
 
 /// Load generators ask about it and forget regions before they start: there are none.
