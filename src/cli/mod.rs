@@ -1,6 +1,7 @@
 //! The command line: one file for each subcommand.
 
 pub mod serve;
+mod descriptors;
 pub mod demo;
 pub mod check;
 pub mod config;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
+use super::descriptors;
 use crate::config::{Effective, Environment, ServeOptions, ServerConfig};
 use crate::device::cpu::set_compute_threads;
 use crate::server::{Ended, Server};
@@ -26,6 +27,7 @@ pub struct ServeArgs {
 pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let environment = Environment::of_process();
     let Effective { config, .. } = ServerConfig::load(&args.options, &environment)?;
+    descriptors::raise_limit();
     // Before any other thread is started.
     let threads = NonZeroUsize::new(config.threads.count()).unwrap_or(NonZeroUsize::MIN);
     set_compute_threads(threads)?;

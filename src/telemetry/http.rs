@@ -1,4 +1,4 @@
-//! The HTTP port beside gRPC: metrics for Prometheus, two health checks for an orchestrator.
+//! The HTTP port beside gRPC: metrics for Prometheus, two health checks for an orchestrator, a page for people.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 
-use super::Metrics;
+use super::{Metrics, dashboard};
 
 const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -18,7 +18,8 @@ pub type Condition = Result<(), String>;
 ///
 /// - `GET /metrics`: the Prometheus text format;
 /// - `GET /health/live`: 200 while the engine's loop turns; a supervisor should restart the process when it does not;
-/// - `GET /health/ready`: 200 while every required model is ready and the server is not draining.
+/// - `GET /health/ready`: 200 while every required model is ready and the server is not draining;
+/// - `GET /dashboard`: a page for people that shows the metrics as they are.
 ///
 /// A check that does not hold answers 503 and the reason. Both are asked at each request and must not block.
 pub fn router(
@@ -30,6 +31,7 @@ pub fn router(
     Router::new()
         .route("/metrics", get(move || async move { ([(header::CONTENT_TYPE, METRICS_TYPE)], metrics.encode()) }))
         .route("/health/live", get(move || async move { answer(live()) }))
+        .route("/dashboard", get(dashboard::page))
         .route("/health/ready", get(move || async move { answer(ready()) }))
 }
 

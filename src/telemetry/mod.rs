@@ -5,6 +5,7 @@
 
 pub mod logs;
 mod metrics;
+mod dashboard;
 mod http;
 
 pub use http::{Condition, router};

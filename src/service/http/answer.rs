@@ -41,17 +41,14 @@ fn respond(status: StatusCode, told: &Told, message: &impl Serialize) -> Respons
 /// A message in JSON.
 pub(crate) fn json(status: StatusCode, message: &impl Serialize) -> Response {
     match written_json(message) {
-        Ok(bytes) => respond_bytes(status, "application/json", bytes),
-        Err(response) => response,
+        Some(bytes) => respond_bytes(status, "application/json", bytes),
+        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
-/// The bytes of a message in JSON, or what is answered instead.
-pub(crate) fn written_json(message: &impl Serialize) -> Result<Vec<u8>, Response> {
-    serde_json::to_vec(message).map_err(|error| {
-        tracing::error!(%error, "an answer cannot be written as JSON");
-        StatusCode::INTERNAL_SERVER_ERROR.into_response()
-    })
+/// The bytes of a message in JSON; `None`, and a line in the log, if it cannot be written.
+pub(crate) fn written_json(message: &impl Serialize) -> Option<Vec<u8>> {
+    serde_json::to_vec(message).inspect_err(|error| tracing::error!(%error, "an answer cannot be written as JSON")).ok()
 }
 
 /// An answer with these bytes.

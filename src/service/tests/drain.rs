@@ -125,3 +125,26 @@ async fn case_24_a_stream_whose_answers_have_no_names_does_not_end_without_a_wor
     drop((requests, answers));
     assert_eq!(server.drained().await, Drained { unfinished_calls: 0 });
 }
+
+#[tokio::test]
+async fn case_24_whoever_never_ends_his_message_delays_nobodys_end() {
+    let mut server = TestServer::with(Limits { drain_bound: Duration::from_secs(300), ..Limits::default() }).await;
+    let grpc = server.endpoint.uri().authority().unwrap().as_str().to_owned();
+    let mut held = Vec::new();
+    for (address, begun) in [
+        (server.http.to_string(), &b""[..]),
+        (server.http.to_string(), b"POST /embed HTTP/1.1\r\nhost"),
+        (server.http.to_string(), b"GET /health HTTP/1.1\r\nhost: a\r\n\r\nGET /hea"),
+        (grpc.clone(), b""),
+        (grpc, b"PRI * HTTP/2.0\r\n"),
+    ] {
+        let mut connection = TcpStream::connect(address).await.unwrap();
+        connection.write_all(begun).await.unwrap();
+        held.push(connection);
+    }
+    assert_serves(&server).await;
+    server.shut_down();
+    let drained = tokio::time::timeout(Duration::from_secs(60), server.drained()).await;
+    assert_eq!(drained.expect("long before its bound"), Drained { unfinished_calls: 0 });
+    drop(held);
+}

@@ -1,7 +1,7 @@
 //! The answer to an inference: JSON, and behind it the bytes of those outputs that are wanted so.
 
 use axum::http::{HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use prost::bytes::{Buf, Bytes};
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
@@ -79,10 +79,7 @@ pub(super) fn write(response: ModelInferResponse, binary: &Binary) -> Response {
         id: &response.id,
         outputs: outputs.collect(),
     };
-    let mut body = match written_json(&answer) {
-        Ok(body) => body,
-        Err(response) => return response,
-    };
+    let Some(mut body) = written_json(&answer) else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
     let behind: Vec<&Bytes> = response
         .outputs
         .iter()
