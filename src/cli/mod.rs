@@ -1,6 +1,7 @@
 //! The command line: one file for each subcommand.
 
 pub mod serve;
+pub mod health;
 mod descriptors;
 pub mod demo;
 pub mod check;
@@ -29,6 +30,8 @@ pub struct Cli {
 enum Command {
     /// Serve models over gRPC
     Serve(serve::ServeArgs),
+    /// Ask a server whether it is ready
+    Health(health::HealthArgs),
     /// Show what the server does, offline, with the built-in models
     Demo(demo::DemoArgs),
     /// Check the configuration and the models' files without serving
@@ -56,6 +59,7 @@ impl Cli {
     pub fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             Command::Serve(args) => serve::run(args),
+            Command::Health(args) => health::run(args),
             Command::Demo(args) => demo::run(args),
             Command::Check(args) => check::run(args),
             Command::Config(args) => config::run(args),

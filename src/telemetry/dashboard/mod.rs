@@ -52,9 +52,8 @@ mod tests {
     #[test]
     fn nothing_comes_from_elsewhere() {
         let outside = ["http://", "https://", "src=", "@import", "url("];
-        let page = PAGE.replace("http://www.w3.org/2000/svg", "");
         for mark in outside {
-            assert!(!page.contains(mark), "{mark}");
+            assert!(!PAGE.contains(mark), "{mark}");
         }
     }
 }
