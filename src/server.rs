@@ -73,7 +73,7 @@ pub struct Server {
     listeners: Listeners,
     limits: Limits,
     security: Security,
-    metrics_task: JoinHandle<io::Result<()>>,
+    metrics_task: JoinHandle<()>,
     /// Set by the signal to stop. The engine goes on admitting: what comes in while load balancers learn of the drain is
     /// served.
     draining: Arc<AtomicBool>,
@@ -134,7 +134,7 @@ impl Server {
         };
         let routes = router(metrics, live, ready);
         let listeners = Listeners { grpc: listener, http: Some((fronts, routes.clone())), admin: for_admin };
-        let metrics_task = tokio::spawn(async move { axum::serve(http, routes).await });
+        let metrics_task = tokio::spawn(service::serve_routes(http, routes));
         let (http, metrics) = (front, metrics_address);
         Ok(Server { grpc, http, metrics, admin, engine, listeners, limits, security, metrics_task, draining })
     }

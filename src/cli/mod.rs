@@ -2,7 +2,6 @@
 
 pub mod serve;
 pub mod health;
-mod descriptors;
 pub mod demo;
 pub mod check;
 pub mod config;

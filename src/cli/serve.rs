@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::descriptors;
 use crate::config::{Effective, Environment, ServeOptions, ServerConfig};
 use crate::device::cpu::set_compute_threads;
 use crate::server::{Ended, Server};
@@ -27,7 +26,9 @@ pub struct ServeArgs {
 pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let environment = Environment::of_process();
     let Effective { config, .. } = ServerConfig::load(&args.options, &environment)?;
-    descriptors::raise_limit();
+    // Every connection takes a file, and what a process may open from the start is often 1,024 of them. Where the system
+    // allows no more, it stays as it is.
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
     // Before any other thread is started.
     let threads = NonZeroUsize::new(config.threads.count()).unwrap_or(NonZeroUsize::MIN);
     set_compute_threads(threads)?;

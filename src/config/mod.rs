@@ -6,6 +6,7 @@
 mod written;
 mod kinds;
 mod choices;
+mod optional;
 mod device_memory;
 mod error;
 mod document;
@@ -22,13 +23,13 @@ pub mod digest;
 
 pub use argument::{ModelArgument, check_name};
 pub use choices::{
-    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, OptionalAddress, OptionalFile,
-    OutOfMemory, Readings, Threads,
+    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, OutOfMemory, Readings, Threads,
 };
 pub use device_memory::{MemoryBudget, MemorySafety};
 pub use error::{ConfigError, Place, Problem};
 pub use kinds::{Dtype, LoadPolicy, Pooling, Task};
 pub use model::{Amount, ModelConfig, Source};
+pub use optional::{OptionalAddress, OptionalFile};
 pub use repository::{EMBEDDED, Entry, MODEL_FILE, Repository};
 pub use server::{Effective, EffectiveSetting, ServeOptions};
 pub use settings::{SETTINGS, ServerConfig, Setting, SettingFlags};

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use super::argument::ModelArgument;
 use super::choices::{
-    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, OptionalAddress, OptionalFile,
-    OutOfMemory, Readings, Threads,
+    Allocator, Batching, DeviceKind, FailAllocations, LogFilter, LogFormat, Models, OutOfMemory, Readings, Threads,
 };
 use super::device_memory::{MemoryBudget, MemorySafety};
+use super::optional::{OptionalAddress, OptionalFile};
 use super::sources::Sources;
 use super::written::{self, Written};
 use crate::units::{Bytes, Micros};

@@ -89,7 +89,8 @@ fn printable(id: &str) -> String {
     id.chars().take(ID_LENGTH_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-fn span(path: &str, headers: &HeaderMap) -> Span {
+/// The span of a call, over whatever it comes: with its path, and what its headers say of where it belongs.
+pub(crate) fn span(path: &str, headers: &HeaderMap) -> Span {
     let span = tracing::info_span!("call", rpc = path, request_id = field::Empty, traceparent = field::Empty);
     for (header, name) in [("x-request-id", "request_id"), ("traceparent", "traceparent")] {
         if let Some(text) = headers.get(header).and_then(|value| value.to_str().ok()) {

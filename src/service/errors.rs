@@ -176,7 +176,10 @@ fn tell(problem: Problem) -> Told {
         Problem::MessageBroken => {
             Told::new(Code::InvalidArgument, "INVALID", "the message broke off before its end".to_owned()).field("body")
         }
-        Problem::Refused(refusal) => tell_refusal(refusal),
+        Problem::Refused(refusal) => {
+            let (code, reason, text) = refusal.words();
+            Told::new(code, reason, text.to_owned())
+        }
         Problem::GoingDown => Told::new(
             Code::Unavailable,
             "DRAINING",
@@ -220,33 +223,6 @@ fn tell(problem: Problem) -> Told {
         Problem::Trace { model, error } => tell_trace(&model, error),
         Problem::Plan(error) => Told::new(Code::FailedPrecondition, "NO_PLAN", error.to_string()),
     }
-}
-
-fn tell_refusal(refusal: Refusal) -> Told {
-    let (code, reason, text) = match refusal {
-        Refusal::NoToken => (
-            Code::Unauthenticated,
-            "NO_TOKEN",
-            "this call needs a token: send the header 'authorization: Bearer TOKEN'",
-        ),
-        Refusal::Unknown => (
-            Code::Unauthenticated,
-            "UNKNOWN_TOKEN",
-            "the header 'authorization' has no token that is known here: it is written 'Bearer TOKEN'",
-        ),
-        Refusal::Expired => (Code::Unauthenticated, "EXPIRED_TOKEN", "the token's time is over: ask for a new one"),
-        Refusal::NotForAdmin => (
-            Code::PermissionDenied,
-            "NOT_FOR_ADMINISTRATION",
-            "this is a call of administration, and the token is not one for those",
-        ),
-        Refusal::AdminClosed => (
-            Code::PermissionDenied,
-            "ADMINISTRATION_CLOSED",
-            "calls of administration are not allowed at this address; the server's log says how to allow them",
-        ),
-    };
-    Told::new(code, reason, text.to_owned())
 }
 
 fn tell_trace(model: &str, error: TraceError) -> Told {

@@ -33,4 +33,4 @@ mod tests;
 pub use limits::Limits;
 pub use port::{Inference, Operations};
 pub use security::{Security, SecurityError, SecurityFiles};
-pub use server::{Drained, Listeners, ServeError, serve};
+pub use server::{Drained, Listeners, ServeError, serve, serve_routes};

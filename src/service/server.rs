@@ -2,7 +2,7 @@
 
 use std::future::{Future, pending};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -37,7 +37,7 @@ use super::proto::tei::rerank_server::RerankServer as TeiRerankServer;
 use super::proto::tei::tokenize_server::TokenizeServer as TeiTokenizeServer;
 use super::security::Security;
 use super::tei::Tei;
-use super::transport::{Incoming, Protocol, serve_http};
+use super::transport::{Accepting, Incoming, Protocol, Written, serve_http};
 
 /// Bytes that a client may send on one call before we have read any: what HTTP/2 starts with is 64 KiB, which makes a
 /// large request wait for a round trip every 64 KiB. Raising it costs host memory for each call in flight.
@@ -47,8 +47,8 @@ const CONNECTION_WINDOW: u32 = 8 << 20;
 /// How often an idle connection is asked whether its client is still there, and how long the client may take.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 
-/// How long connections may stay after the last call is answered, for its answer to get through: what is open then has no
-/// call, or one that is not sent to its end.
+/// How long connections may stay on which nothing happens any more, after the last call is answered: what is open then has
+/// no call, or one that is not sent to its end.
 const LINGER: Duration = Duration::from_secs(3);
 
 /// How a drain ended.
@@ -176,7 +176,10 @@ pub async fn serve<E: Inference + Operations>(
     let (stop_accepting, stopped) = watch::channel(());
     let _secrets = AbortOnDrop(tokio::spawn(security.clone().follow()));
     let Security { access, tls, .. } = security;
-    let incoming = |listener, protocol| Incoming::new(listener, tls.clone(), protocol, stopped.clone());
+    let written = Written::default();
+    let incoming = |listener, protocol| {
+        Incoming::new(listener, Accepting { tls: tls.clone(), protocol, written: written.clone() }, stopped.clone())
+    };
     let over_grpc = |listener, door| {
         Server::builder()
             .initial_stream_window_size(CALL_WINDOW)
@@ -226,7 +229,15 @@ pub async fn serve<E: Inference + Operations>(
         in_flight.idle().await;
         drop(following);
         health().close().await;
-        sleep(LINGER).await;
+        // Answers may still be on their way, and calls come in over what is open, until their clients have heard of the end.
+        loop {
+            let seen = (in_flight.begun(), written.bytes());
+            sleep(LINGER).await;
+            in_flight.idle().await;
+            if seen == (in_flight.begun(), written.bytes()) {
+                break;
+            }
+        }
     };
     // Each ends when the last of its connections has been answered and closed.
     let all_end = async { while serving.join_next().await.is_some() {} };
@@ -240,6 +251,13 @@ pub async fn serve<E: Inference + Operations>(
         tracing::warn!(unfinished_calls = in_flight.count(), "the drain took too long and is cut off");
     }
     Ok(Drained { unfinished_calls: in_flight.count() })
+}
+
+/// Serves these routes over HTTP, by themselves and without TLS, for as long as this is polled.
+pub async fn serve_routes(listener: TcpListener, routes: Router) {
+    let (_until, stopped) = watch::channel(());
+    let accepting = Accepting { tls: None, protocol: Protocol::Http, written: Written::default() };
+    serve_http(Incoming::new(listener, accepting, stopped), routes).await;
 }
 
 /// A task that ends with its owner.
@@ -259,6 +277,7 @@ pub(crate) struct InFlight(Arc<Count>);
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     calls: AtomicUsize,
+    begun: AtomicU64,
     none_left: Notify,
 }
 
@@ -266,6 +285,7 @@ impl InFlight {
     /// Counts one more call until the result is dropped.
     pub(crate) fn enter(count: &Arc<Count>) -> InFlight {
         count.calls.fetch_add(1, Ordering::AcqRel);
+        count.begun.fetch_add(1, Ordering::AcqRel);
         InFlight(count.clone())
     }
 }
@@ -282,6 +302,11 @@ impl Count {
     /// Calls now.
     pub(crate) fn count(&self) -> usize {
         self.calls.load(Ordering::Acquire)
+    }
+
+    /// Calls so far.
+    fn begun(&self) -> u64 {
+        self.begun.load(Ordering::Acquire)
     }
 
     /// Waits until there are none.

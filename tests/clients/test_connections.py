@@ -108,17 +108,27 @@ def test_streams_that_stay_open(server):
 def test_calls_that_are_given_up(server):
     """Thousands of calls that are cancelled as soon as they are begun, from several connections at once."""
 
-    def give_up():
-        with grpc.insecure_channel(server.address) as channel:
-            call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-            for _ in range(500):
-                call.future(b"\n\ntiny-embed").cancel()
+    message = triton.service_pb2.ModelInferRequest(model_name="tiny-embed")
+    tensor = texts(["web server"])
+    message.inputs.append(tensor._get_tensor())
+    message.raw_input_contents.append(tensor._get_content())
+    message = message.SerializeToString()
 
+    def give_up():
+        with grpc.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            grpc.channel_ready_future(channel).result(10)
+            call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            for _ in range(50):
+                for one in [call.future(message) for _ in range(10)]:
+                    one.cancel()
+
+    # Once before, so that what the server keeps for later is there.
+    give_up()
+    before = resident(server)
     threads = [threading.Thread(target=give_up) for _ in range(8)]
     for thread in threads:
         thread.start()
     assert answers(server)
     for thread in threads:
         thread.join()
-    before = resident(server)
     assert answers(server) and resident(server) - before < 16 * MIB

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-use axum::body::to_bytes;
+use axum::body::BodyDataStream;
 use axum::extract::{Request as HttpRequest, State};
 use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::Response as HttpResponse;
 use tokio::time::timeout;
+use tokio_stream::StreamExt;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{HeaderMap, Request, Response};
@@ -90,8 +91,19 @@ pub(crate) async fn guard(State(access): State<Arc<Access>>, request: HttpReques
         Err(problem) => {
             let answer = crate::service::http::refuse(path, problem);
             // A connection that is closed with something unread in it is reset, which may overtake the answer.
-            let _ = timeout(LEFTOVER_TIME, to_bytes(request.into_body(), LEFTOVER_MAX)).await;
+            let _ = timeout(LEFTOVER_TIME, read_away(request.into_body().into_data_stream())).await;
             answer
+        }
+    }
+}
+
+/// Reads what is left of a message, piece by piece.
+async fn read_away(mut body: BodyDataStream) {
+    let mut left = LEFTOVER_MAX;
+    while let Some(Ok(piece)) = body.next().await {
+        left = left.saturating_sub(piece.len());
+        if left == 0 {
+            break;
         }
     }
 }

@@ -12,6 +12,7 @@
 
 mod guard;
 mod methods;
+mod refusal;
 mod tokens;
 
 use std::net::IpAddr;
@@ -22,6 +23,7 @@ use std::time::SystemTime;
 pub(crate) use guard::{AccessLayer, guard};
 #[cfg(test)]
 pub(super) use methods::admin_paths;
+pub(crate) use refusal::Refusal;
 use tokens::{Tokens, Verdict};
 
 use super::errors::Problem;
@@ -34,21 +36,6 @@ pub(crate) enum Door {
     Main,
     /// At the one for administration.
     Admin,
-}
-
-/// Why a call is not let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// It has no token.
-    NoToken,
-    /// Its token is in no file.
-    Unknown,
-    /// Its token's time is over.
-    Expired,
-    /// It is a call of administration, and its token is not one for those.
-    NotForAdmin,
-    /// It is a call of administration, and nothing says who may have those.
-    AdminClosed,
 }
 
 /// Which calls are let in.

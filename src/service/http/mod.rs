@@ -26,7 +26,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tracing::Instrument;
 
-use super::call::Arrival;
+use super::call::{self, Arrival};
 use super::context::Context;
 use super::errors::Problem;
 use super::oip;
@@ -67,7 +67,7 @@ pub(crate) fn router<E: Inference + Operations>(context: Arc<Context<E>>) -> Rou
 /// Counts a call as in flight until its answer is there, so that a drain waits for it.
 async fn count<E: Inference>(State(context): State<Arc<Context<E>>>, request: Request<Body>, next: Next) -> Response {
     let _counted = InFlight::enter(&context.in_flight);
-    let span = tracing::info_span!("call", http = request.uri().path());
+    let span = call::span(request.uri().path(), request.headers());
     next.run(request).instrument(span).await
 }
 

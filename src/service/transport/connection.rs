@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -22,8 +24,21 @@ const PREFACE: usize = 24;
 /// How long a client may take for them.
 const PREFACE_TIME: Duration = Duration::from_secs(10);
 
-/// How long a client may take no byte of what is sent to it. One that never reads its answers would hold them for ever.
-const STALL_TIME: Duration = Duration::from_secs(30);
+/// How long a client may take nothing of what is sent to it. One that never reads would hold its answers for ever. The system
+/// says that there is room again only when a third of its buffer is free, some megabytes to a client on the same
+/// machine: whoever reads, slow as he may be, has to have taken so much by then.
+const STALL_TIME: Duration = Duration::from_secs(300);
+
+/// Bytes that connections have taken, all of them together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Written(Arc<AtomicU64>);
+
+impl Written {
+    /// How many.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// What a connection is made of.
 pub(super) enum Stream {
@@ -38,22 +53,29 @@ pub(crate) struct Connection {
     awaited: Option<(usize, Pin<Box<Sleep>>)>,
     /// Until when what is written has to move on, while it does not.
     stalled: Option<Pin<Box<Sleep>>>,
+    written: Written,
     _place: OwnedSemaphorePermit,
 }
 
 impl Connection {
-    pub(super) fn new(stream: Stream, protocol: Protocol, place: OwnedSemaphorePermit) -> Connection {
+    pub(super) fn new(stream: Stream, protocol: Protocol, written: Written, place: OwnedSemaphorePermit) -> Connection {
         let awaited = match protocol {
             Protocol::Grpc => Some((PREFACE, Box::pin(sleep(PREFACE_TIME)))),
             Protocol::Http => None,
         };
-        Connection { stream, awaited, stalled: None, _place: place }
+        Connection { stream, awaited, stalled: None, written, _place: place }
     }
 
     fn tcp(&self) -> &TcpStream {
         match &self.stream {
             Stream::Plain(stream) => stream,
             Stream::Encrypted(stream) => stream.get_ref().0,
+        }
+    }
+
+    fn count(&self, written: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(bytes)) = written {
+            self.written.0.fetch_add(*bytes as u64, Ordering::Relaxed);
         }
     }
 
@@ -115,6 +137,7 @@ impl AsyncWrite for Connection {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = within!(this, stream => stream.poll_write(context, bytes));
+        this.count(&written);
         this.moving(context, written)
     }
 
@@ -137,6 +160,7 @@ impl AsyncWrite for Connection {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = within!(this, stream => stream.poll_write_vectored(context, bytes));
+        this.count(&written);
         this.moving(context, written)
     }
 

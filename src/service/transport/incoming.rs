@@ -9,7 +9,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::connection::{Connection, Stream};
+use super::connection::{Connection, Stream, Written};
 use super::tls::{Protocol, Tls};
 
 /// How long a client may take for its handshake. What it does not finish costs some KiB and a socket meanwhile.
@@ -26,6 +26,17 @@ const READY_MAX: usize = 64;
 /// of them have to be closed first.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// What becomes of connections.
+#[derive(Clone)]
+pub(crate) struct Accepting {
+    /// How they are encrypted, if they are.
+    pub(crate) tls: Option<Arc<Tls>>,
+    /// What is spoken over them.
+    pub(crate) protocol: Protocol,
+    /// Where what they write is counted.
+    pub(crate) written: Written,
+}
+
 /// The connections of a listener, to the last that came before it was told to stop.
 pub(crate) struct Incoming {
     ready: mpsc::Receiver<Connection>,
@@ -34,14 +45,9 @@ pub(crate) struct Incoming {
 impl Incoming {
     /// Accepts until the sender of `stopped` is gone, or this is dropped; the port is closed then. What is in handshake
     /// may finish it.
-    pub(crate) fn new(
-        listener: TcpListener,
-        tls: Option<Arc<Tls>>,
-        protocol: Protocol,
-        stopped: watch::Receiver<()>,
-    ) -> Incoming {
+    pub(crate) fn new(listener: TcpListener, accepting: Accepting, stopped: watch::Receiver<()>) -> Incoming {
         let (sender, ready) = mpsc::channel(READY_MAX);
-        tokio::spawn(accept(listener, tls, protocol, sender, stopped));
+        tokio::spawn(accept(listener, accepting, sender, stopped));
         Incoming { ready }
     }
 
@@ -59,8 +65,7 @@ impl Incoming {
 
 async fn accept(
     listener: TcpListener,
-    tls: Option<Arc<Tls>>,
-    protocol: Protocol,
+    accepting: Accepting,
     ready: mpsc::Sender<Connection>,
     mut stopped: watch::Receiver<()>,
 ) {
@@ -96,7 +101,7 @@ async fn accept(
         refused = false;
         // Small messages are not to wait for one another.
         let _ = stream.set_nodelay(true);
-        let (tls, ready) = (tls.clone(), ready.clone());
+        let (Accepting { tls, protocol, written }, ready) = (accepting.clone(), ready.clone());
         let begin = async move {
             let stream = match tls {
                 None => Some(Stream::Plain(stream)),
@@ -104,7 +109,7 @@ async fn accept(
             };
             if let Some(stream) = stream {
                 // An error means that nobody takes connections any more.
-                let _ = ready.send(Connection::new(stream, protocol, place)).await;
+                let _ = ready.send(Connection::new(stream, protocol, written, place)).await;
             }
         };
         // None of them is to wait for another.

@@ -5,6 +5,7 @@ mod http;
 mod incoming;
 mod tls;
 
+pub(crate) use connection::Written;
 pub(crate) use http::serve_http;
-pub(crate) use incoming::Incoming;
+pub(crate) use incoming::{Accepting, Incoming};
 pub(crate) use tls::{Protocol, Tls, TlsFiles};
