@@ -1,8 +1,10 @@
 """Tokens, certificates and calls of administration, with the clients that people have."""
 
+import contextlib
 import socket
 import ssl
 import subprocess
+import threading
 
 import httpx
 import openai
@@ -23,17 +25,18 @@ class Secured:
 
     def __init__(self, folder):
         authority = trustme.CA()
-        self.ca, certificate, key = (str(folder / name) for name in ("ca.pem", "server.pem", "server.key"))
+        names = ("ca.pem", "server.pem", "server.key")
+        self.ca, self.certificate, self.key = (str(folder / name) for name in names)
         authority.cert_pem.write_to_path(self.ca)
         own = authority.issue_cert("localhost", "127.0.0.1")
         for index, blob in enumerate(own.cert_chain_pems):
-            blob.write_to_path(certificate, append=index > 0)
-        own.private_key_pem.write_to_path(key)
+            blob.write_to_path(self.certificate, append=index > 0)
+        own.private_key_pem.write_to_path(self.key)
         self.tokens, self.admin_tokens = folder / "tokens", folder / "admin-tokens"
         self.tokens.write_text(f"# callers\n{CALLER}\n")
         self.admin_tokens.write_text(f"{ADMIN}\n")
         self.server = Server(folder, "--models", "embedded", "--address", "0.0.0.0", "--token-file", self.tokens,
-                             "--admin-token-file", self.admin_tokens, "--tls-cert", certificate, "--tls-key", key)
+                             "--admin-token-file", self.admin_tokens, "--tls-cert", self.certificate, "--tls-key", self.key)
         self.url = f"https://localhost:{self.server.http_port}"
 
     def triton(self):
@@ -100,6 +103,27 @@ def test_curl(secured):
         assert secured.server.http(path)[0] == 200
 
 
+@contextlib.contextmanager
+def old_server(secured, version):
+    """The port of one that speaks this version of TLS alone, with the same certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(secured.certificate, secured.key)
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = version
+
+    def serve(listener):
+        plain, _ = listener.accept()
+        with contextlib.suppress(OSError), context.wrap_socket(plain, server_side=True) as stream:
+            stream.recv(1)
+
+    with socket.create_server(("localhost", 0)) as listener:
+        serving = threading.Thread(target=serve, args=[listener])
+        serving.start()
+        yield listener.getsockname()[1]
+        serving.join()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
 def test_versions_and_ciphers(secured):
     """What is agreed on with clients of each kind: TLS 1.2 and 1.3, forward secrecy and authenticated encryption alone."""
 
@@ -120,9 +144,13 @@ def test_versions_and_ciphers(secured):
     every.set_ciphers("ALL:COMPLEMENTOFALL:@SECLEVEL=0")
     old = [cipher["name"] for cipher in every.get_ciphers() if cipher["protocol"] != "TLSv1.3"]
     assert len(old) > 30
-    for port in (secured.server.port, secured.server.http_port):
-        for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):
+    for version in (ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1):
+        # Whether this client would: somebody who takes it.
+        with old_server(secured, version) as port:
+            assert agreed(port, version, "ALL:@SECLEVEL=0") is not None
+        for port in (secured.server.port, secured.server.http_port):
             assert agreed(port, version, "ALL:@SECLEVEL=0") is None
+    for port in (secured.server.port, secured.server.http_port):
         assert agreed(port, ssl.TLSVersion.TLSv1_3)[0] == "TLSv1.3"
         found = {agreed(port, ssl.TLSVersion.TLSv1_2, f"{name}:@SECLEVEL=0") for name in old} - {None}
         assert found == {
