@@ -1,4 +1,4 @@
-//! What every call gets before its service sees it: a deadline, a span, a place in the count of calls in flight, an
+//! What every call gets before its service sees it: a look at who it is from, a deadline, a span, a place in the count of calls in flight, an
 //! answer compressed only if it is itself, and a status in our words where the transport refuses its message.
 
 use std::future::Future;
@@ -13,6 +13,7 @@ use tonic::codegen::http::{HeaderMap, Request, Response};
 use tower::{Layer, Service};
 use tracing::{Instrument, Span, field};
 
+use super::access::{Access, Door};
 use super::errors::rephrase_transport;
 use super::server::{Count, InFlight};
 use crate::units::Bytes;
@@ -105,6 +106,8 @@ pub(crate) fn span(path: &str, headers: &HeaderMap) -> Span {
 pub(crate) struct CallLayer {
     pub(crate) message_limit: Bytes,
     pub(crate) in_flight: Arc<Count>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) door: Door,
 }
 
 impl<S> Layer<S> for CallLayer {
@@ -148,10 +151,14 @@ where
         let span = span(path, request.headers());
         // Health watches and reflection streams last as long as their clients like; a drain does not wait for them.
         let counted = (!path.starts_with("/grpc.")).then(|| InFlight::enter(&self.layer.in_flight));
-        let limit = self.layer.message_limit;
-        let answer = self.inner.call(request);
+        let CallLayer { message_limit: limit, ref access, door, .. } = self.layer;
+        let admitted = access.admit(path, request.headers(), door);
+        let answer = admitted.map(|()| self.inner.call(request));
         let observed = async move {
-            let response = answer.await?;
+            let response = match answer {
+                Ok(answer) => answer.await?,
+                Err(problem) => Status::from(problem).into_http(),
+            };
             let status = Status::from_header_map(response.headers());
             drop(counted);
             let Some(status) = status else { return Ok(response) };

@@ -15,7 +15,7 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic_health::server::health_reporter;
 
-use super::access::{AccessLayer, Door};
+use super::access::Door;
 use super::call::CallLayer;
 use super::context::Context;
 use super::health::{Health, service_name};
@@ -190,8 +190,7 @@ pub async fn serve<E: Inference + Operations>(
             .http2_max_pending_accept_reset_streams(Some(streams as usize))
             .http2_keepalive_interval(Some(KEEPALIVE.0))
             .http2_keepalive_timeout(Some(KEEPALIVE.1))
-            .layer(CallLayer { message_limit, in_flight: in_flight.clone() })
-            .layer(AccessLayer { access: access.clone(), door })
+            .layer(CallLayer { message_limit, in_flight: in_flight.clone(), access: access.clone(), door })
             .add_routes(routes.clone())
             // The signal is the end of what comes in: what has come until then is still served.
             .serve_with_incoming_shutdown(incoming(listener, Protocol::Grpc).into_stream(), pending())

@@ -32,6 +32,14 @@ def resident(server):
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmRSS:"))
 
 
+def one_text():
+    """A request as tritonclient sends it, for calls that its client cannot make."""
+    message, tensor = triton.service_pb2.ModelInferRequest(model_name="tiny-embed"), texts(["web server"])
+    message.inputs.append(tensor._get_tensor())
+    message.raw_input_contents.append(tensor._get_content())
+    return message
+
+
 def answers(server):
     """Calls of a client that has just come."""
     with triton.InferenceServerClient(server.address) as client:
@@ -67,10 +75,7 @@ def test_connections_that_stay_silent(server):
 
 def test_streams_that_stay_open(server):
     """As many as may be open at once, each with a request that is answered; one more is told so."""
-    infer_once = triton.service_pb2.ModelInferRequest(model_name="tiny-embed")
-    tensor = texts(["web server"])
-    infer_once.inputs.append(tensor._get_tensor())
-    infer_once.raw_input_contents.append(tensor._get_content())
+    infer_once = one_text()
     before = resident(server)
     channels = [grpc.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(4)]
     opened = []
@@ -108,11 +113,7 @@ def test_streams_that_stay_open(server):
 def test_calls_that_are_given_up(server):
     """Thousands of calls that are cancelled as soon as they are begun, from several connections at once."""
 
-    message = triton.service_pb2.ModelInferRequest(model_name="tiny-embed")
-    tensor = texts(["web server"])
-    message.inputs.append(tensor._get_tensor())
-    message.raw_input_contents.append(tensor._get_content())
-    message = message.SerializeToString()
+    message = one_text().SerializeToString()
 
     def give_up():
         with grpc.insecure_channel(server.address, [("grpc.use_local_subchannel_pool", 1)]) as channel:

@@ -1,22 +1,16 @@
-//! Where calls are let in or not: in front of the services of either port.
+//! Where calls are let in or not, by their path and their headers; for HTTP in front of its routes, for gRPC in `call`.
 
-use std::future::{Future, ready};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use axum::body::BodyDataStream;
 use axum::extract::{Request as HttpRequest, State};
+use axum::http::HeaderMap;
 use axum::http::header::AUTHORIZATION;
 use axum::middleware::Next;
 use axum::response::Response as HttpResponse;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
-use tonic::Status;
-use tonic::body::Body;
-use tonic::codegen::http::{HeaderMap, Request, Response};
-use tower::{Layer, Service};
 
 use super::methods::is_admin;
 use super::{Access, Door};
@@ -27,7 +21,8 @@ const LEFTOVER_MAX: usize = 1 << 20;
 const LEFTOVER_TIME: Duration = Duration::from_secs(2);
 
 impl Access {
-    fn admit(&self, path: &str, headers: &HeaderMap, door: Door) -> Result<(), Problem> {
+    /// Whether the call with this path and these headers is let in.
+    pub(crate) fn admit(&self, path: &str, headers: &HeaderMap, door: Door) -> Result<(), Problem> {
         let mut given = headers.get_all(AUTHORIZATION).iter().map(|value| value.as_bytes());
         // Of two of them somebody in front of us may have looked at the other.
         let authorization = match (given.next(), given.next()) {
@@ -38,52 +33,7 @@ impl Access {
     }
 }
 
-/// Answers for the services of gRPC what they are not to hear.
-#[derive(Clone)]
-pub(crate) struct AccessLayer {
-    pub(crate) access: Arc<Access>,
-    pub(crate) door: Door,
-}
-
-impl<S> Layer<S> for AccessLayer {
-    type Service = AccessService<S>;
-
-    fn layer(&self, inner: S) -> AccessService<S> {
-        AccessService { inner, layer: self.clone() }
-    }
-}
-
-/// A service under [`AccessLayer`].
-#[derive(Clone)]
-pub(crate) struct AccessService<S> {
-    inner: S,
-    layer: AccessLayer,
-}
-
-impl<S> Service<Request<Body>> for AccessService<S>
-where
-    S: Service<Request<Body>, Response = Response<Body>>,
-    S::Future: Send + 'static,
-    S::Error: Send + 'static,
-{
-    type Response = Response<Body>;
-    type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, S::Error>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let AccessLayer { access, door } = &self.layer;
-        match access.admit(request.uri().path(), request.headers(), *door) {
-            Ok(()) => Box::pin(self.inner.call(request)),
-            Err(problem) => Box::pin(ready(Ok(Status::from(problem).into_http()))),
-        }
-    }
-}
-
-/// The same for the HTTP port.
+/// Answers for the routes of the HTTP port what they are not to hear.
 pub(crate) async fn guard(State(access): State<Arc<Access>>, request: HttpRequest, next: Next) -> HttpResponse {
     let path = request.uri().path();
     match access.admit(path, request.headers(), Door::Main) {

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Once;
 use std::time::SystemTime;
 
-pub(crate) use guard::{AccessLayer, guard};
+pub(crate) use guard::guard;
 #[cfg(test)]
 pub(super) use methods::admin_paths;
 pub(crate) use refusal::Refusal;

@@ -1,7 +1,7 @@
 //! A server with tokens or certificates, and ways to call it.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use axum::routing::get;
 use tempfile::TempDir;
@@ -75,6 +75,6 @@ impl Files {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        Path::new(self.0.path()).join(name)
+        self.0.path().join(name)
     }
 }
