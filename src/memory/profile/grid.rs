@@ -38,14 +38,11 @@ impl Column {
     /// The column at `extent` with its batches as the axes have them.
     pub(super) fn new(axes: &Axes, extent: u32, rank: Rank) -> Column {
         let (first, last) = (first_batch(axes, extent), last_batch(axes, extent));
-        let mut batches = vec![last];
-        let mut value = f64::from(first);
-        // A batch closer to the last than half a step tells nothing that the last does not.
-        while value * BATCH_RATIO.sqrt() <= f64::from(last) {
-            batches.push(value.round() as u32);
-            value *= BATCH_RATIO;
-        }
-        batches.push(first);
+        let mut batches = match axes.kind {
+            ShapeKind::Padded => doubled(first, last),
+            ShapeKind::Ragged | ShapeKind::Generate => halved(first, last),
+        };
+        batches.extend([first, last]);
         push_switches(&mut batches, &axes.batch.splits, first, last);
         batches.sort_unstable();
         batches.dedup();
@@ -60,6 +57,23 @@ impl Column {
             self.extra.insert(place, batch);
         }
     }
+}
+
+/// The first batch, twice as many, and so on. One closer to the last than half a step tells nothing that the last does
+/// not.
+fn doubled(first: u32, last: u32) -> Vec<u32> {
+    let values = std::iter::successors(Some(f64::from(first)), |value| Some(value * BATCH_RATIO));
+    let up_to = values.take_while(|value| value * BATCH_RATIO.sqrt() <= f64::from(last));
+    up_to.map(|value| value.round() as u32).collect()
+}
+
+/// The last batch, half of it, and so on, but none closer to the first than half a step. So numbers of tokens are the
+/// same whatever the longest row is: whether one of them is a good one to compute (whole waves of tiles on a card) can be
+/// said only where all columns have it.
+fn halved(first: u32, last: u32) -> Vec<u32> {
+    let values = std::iter::successors(Some(f64::from(last)), |value| Some(value / BATCH_RATIO));
+    let down_to = values.take_while(|value| *value >= f64::from(first) * BATCH_RATIO.sqrt());
+    down_to.map(|value| value.round() as u32).collect()
 }
 
 /// The smallest batch that a step of this extent can have. Where the batch counts tokens it is one row.
@@ -165,6 +179,21 @@ mod tests {
         let ragged = axes(ShapeKind::Ragged, (1, 128), (1, 512), 128);
         assert_eq!(columns(&ragged).last().unwrap().batches, [512]);
         assert_eq!(columns(&ragged)[0].batches, [1, 2, 4, 8, 16, 32, 64, 128]);
+    }
+
+    #[test]
+    fn numbers_of_tokens_are_the_same_in_all_columns() {
+        let axes = axes(ShapeKind::Ragged, (1, 33_792), (1, 512), 33_792);
+        let columns = columns(&axes);
+        assert_eq!(columns.last().unwrap().batches, [512, 1056, 2112, 4224, 8448, 16_896, 33_792]);
+        // 528 is nearer to 512 than half a step; 362 rows of a token are one row of 362.
+        let beside = columns.iter().find(|column| column.extent == 362).unwrap();
+        assert_eq!(beside.batches, [362, 528, 1056, 2112, 4224, 8448, 16_896, 33_792]);
+        for column in &columns {
+            for tokens in [1056, 2112, 4224, 8448, 16_896, 33_792] {
+                assert!(column.batches.contains(&tokens), "{tokens} at {}: {:?}", column.extent, column.batches);
+            }
+        }
     }
 
     #[test]
