@@ -113,6 +113,7 @@ def run(folder):
     with Server(folder, "serving", ["--models", serving, *options]) as server:
         server.wait_ready()
         time.sleep(1)
+        server.all_resident(names)
         loaded_bytes = watch.now(server)
         with watch.watching(server):
             reports, window = load(server, folder, names)
@@ -219,6 +220,15 @@ class Server:
                 return weights
             time.sleep(0.1)
         sys.exit("the metrics say nothing about the weights")
+
+    def all_resident(self, names):
+        """Ends the run if not all models are there at once: one that had to make room for another counts as ready."""
+        found = self.metrics()
+        absent = [name for name in names if not found.get(f'plimsoll_model_resident_bytes{{model="{name}"}}')]
+        if absent:
+            lines = [line for line in open(self.log) if "evict" in line or "not loaded" in line]
+            sys.exit(f"{', '.join(absent)} had to make room: half of the largest step is less than loading takes beside the "
+                     f"weights; give larger --step-tokens\n{''.join(lines)}")
 
     def when_full(self, names, running):
         """The metrics as soon as at least half of the callers of every model wait."""

@@ -13,15 +13,16 @@ use tokio::task::JoinHandle;
 
 use crate::admission::QueueLimits;
 use crate::config::source::{Cache, Located, resolve};
-use crate::config::{self, ConfigError, Entry, Environment, Repository, ServerConfig};
+use crate::config::{self, ConfigError, Entry, Environment, Repository, ServeOptions, ServerConfig};
 use crate::device::pools::{Failures, Mode};
 use crate::device::profile_store::ProfileStore;
 use crate::device::{self, Choice, Device, OnShortfall, Report, StartOptions};
 use crate::engine::{Engine, EngineError, EngineHandle, EngineSettings, Offer};
 use crate::memory::{DeviceBooks, Reading, Readings, Terms, TrimPolicy};
 use crate::model::{Blueprint, ModelFiles};
+use crate::reload::{Reloader, Served};
 use crate::scheduler::{Batching, Settings};
-use crate::service::{self, Drained, Limits, Listeners, Security, SecurityError, SecurityFiles, ServeError};
+use crate::service::{self, Drained, Limits, Listeners, Reload, Security, SecurityError, SecurityFiles, ServeError};
 use crate::telemetry::{Metrics, router};
 use crate::units::Bytes;
 
@@ -73,6 +74,8 @@ pub struct Server {
     listeners: Listeners,
     limits: Limits,
     security: Security,
+    served: Served,
+    reload: Option<Arc<Reloader>>,
     metrics_task: JoinHandle<()>,
     /// Set by the signal to stop. The engine goes on admitting: what comes in while load balancers learn of the drain is
     /// served.
@@ -117,12 +120,15 @@ impl Server {
         let metrics = Metrics::new();
         let cache = Cache::new(&config, environment);
         let limits = limits(&config);
-        let engine = {
+        let (engine, served) = {
             let metrics = metrics.clone();
             // Reads the headers of every model's files.
-            tokio::task::spawn_blocking(move || start_engine(&config, repository, &cache, &metrics, device))
-                .await
-                .map_err(|error| EngineError::Io(io::Error::other(error)))??
+            let start = move || {
+                let offers = offers(repository, &cache);
+                let served = Served::of(&config, &offers);
+                start_engine(&config, offers, &metrics, device).map(|engine| (engine, served))
+            };
+            tokio::task::spawn_blocking(start).await.map_err(|error| EngineError::Io(io::Error::other(error)))??
         };
         let (pulse, health) = (engine.handle().pulse(), engine.handle().health());
         let live = move || if pulse.alive() { Ok(()) } else { Err("the engine's loop does not turn".to_owned()) };
@@ -136,7 +142,28 @@ impl Server {
         let listeners = Listeners { grpc: listener, http: Some((fronts, routes.clone())), admin: for_admin };
         let metrics_task = tokio::spawn(service::serve_routes(http, routes));
         let (http, metrics) = (front, metrics_address);
-        Ok(Server { grpc, http, metrics, admin, engine, listeners, limits, security, metrics_task, draining })
+        Ok(Server {
+            grpc,
+            http,
+            metrics,
+            admin,
+            engine,
+            listeners,
+            limits,
+            security,
+            served,
+            reload: None,
+            metrics_task,
+            draining,
+        })
+    }
+
+    /// Lets it be told to read again what it was started from: these options, in this environment.
+    pub fn reloader(&mut self, options: ServeOptions, environment: Environment) -> Arc<Reloader> {
+        let served = std::mem::take(&mut self.served);
+        let reloader = Arc::new(Reloader::new(options, environment, self.engine.handle(), served));
+        self.reload = Some(reloader.clone());
+        reloader
     }
 
     /// A way to the engine.
@@ -160,7 +187,8 @@ impl Server {
             }
             self.draining.store(true, Ordering::Relaxed);
         };
-        let drained = service::serve(self.listeners, handle.clone(), self.limits, self.security, stop).await?;
+        let reload = self.reload.map(|reloader| reloader as Arc<dyn Reload>);
+        let drained = service::serve(self.listeners, handle.clone(), self.limits, self.security, reload, stop).await?;
         // Calls have been answered or cut off; what is left in the engine belongs to nobody.
         let _ = tokio::time::timeout(Duration::from_secs(1), handle.drain()).await;
         let device_lost = handle.health().borrow().poisoned;
@@ -241,8 +269,7 @@ pub fn blueprint(config: &config::ModelConfig, cache: &Cache) -> Result<Blueprin
 
 fn start_engine(
     config: &ServerConfig,
-    repository: Repository,
-    cache: &Cache,
+    offers: Vec<Offer>,
     metrics: &Metrics,
     device: impl FnOnce(StartOptions, Instant, Reports) -> io::Result<Box<dyn Device>>,
 ) -> Result<Engine, EngineError> {
@@ -254,7 +281,6 @@ fn start_engine(
     };
     let start = start_options(config, before_steps);
     let device = move |epoch, reports| device(start, epoch, reports);
-    let offers = offers(repository, cache);
     let profiles = ProfileStore::new(config.profile_dir.clone());
     let books = |reading: &Reading, terms: Terms| books(config, readings, reading, terms);
     Engine::start(engine_settings(config), offers, metrics, profiles, device, books)

@@ -2,6 +2,7 @@
 
 pub mod serve;
 pub mod health;
+pub mod reload;
 pub mod demo;
 pub mod check;
 pub mod config;
@@ -31,6 +32,8 @@ enum Command {
     Serve(serve::ServeArgs),
     /// Ask a server whether it is ready
     Health(health::HealthArgs),
+    /// Have a server read its configuration and its repository again
+    Reload(reload::ReloadArgs),
     /// Show what the server does, offline, with the built-in models
     Demo(demo::DemoArgs),
     /// Check the configuration and the models' files without serving
@@ -59,6 +62,7 @@ impl Cli {
         match self.command {
             Command::Serve(args) => serve::run(args),
             Command::Health(args) => health::run(args),
+            Command::Reload(args) => reload::run(args),
             Command::Demo(args) => demo::run(args),
             Command::Check(args) => check::run(args),
             Command::Config(args) => config::run(args),

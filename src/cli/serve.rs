@@ -9,6 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::config::{Effective, Environment, ServeOptions, ServerConfig};
 use crate::device::cpu::set_compute_threads;
 use crate::server::{Ended, Server};
+use crate::service::Reload;
 use crate::telemetry::logs;
 
 /// Options of `serve`.
@@ -39,15 +40,17 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         .enable_all()
         .build()
         .context("the server's threads cannot be started")?;
-    let ended = runtime.block_on(serve(config, &environment))?;
+    let ended = runtime.block_on(serve(config, args.options, environment))?;
     Ok(ExitCode::from(ended.exit_code()))
 }
 
-async fn serve(config: ServerConfig, environment: &Environment) -> anyhow::Result<Ended> {
+async fn serve(config: ServerConfig, options: ServeOptions, environment: Environment) -> anyhow::Result<Ended> {
     // Installed before the ports open: a signal is never lost.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let server = Server::start(config, environment).await?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut server = Server::start(config, &environment).await?;
+    let reloader = server.reloader(options, environment);
     tracing::info!(
         grpc = %server.grpc,
         http = %server.http,
@@ -60,6 +63,14 @@ async fn serve(config: ServerConfig, environment: &Environment) -> anyhow::Resul
     if let Some(admin) = server.admin {
         tracing::info!(%admin, "gRPC with calls of administration on {admin}");
     }
+    // Ends with the runtime: what is read by then is said in the log.
+    tokio::spawn(async move {
+        while hang_up.recv().await.is_some() {
+            tracing::info!("SIGHUP: reading the configuration again");
+            // What came of it is in the log.
+            let _ = reloader.reload().await;
+        }
+    });
     let stop = async move {
         let name = tokio::select! {
             _ = terminate.recv() => "SIGTERM",

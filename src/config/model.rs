@@ -126,6 +126,13 @@ impl ModelConfig {
         }
     }
 
+    /// Whether the model's files are read in the same way: only what can be changed while it serves may differ.
+    pub fn is_read_like(&self, other: &ModelConfig) -> bool {
+        let ModelConfig { guaranteed, limit, share, target_latency, max_linger, load, required, pinned, .. } = *self;
+        let other = other.clone();
+        *self == ModelConfig { guaranteed, limit, share, target_latency, max_linger, load, required, pinned, ..other }
+    }
+
     /// The values by their key in `model.toml`, as text. What is `None` says in brackets where its value comes from.
     pub fn texts(&self) -> Vec<(&'static str, String)> {
         fn or<T: Written>(value: &Option<T>, otherwise: &str) -> String {

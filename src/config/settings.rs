@@ -77,7 +77,7 @@ macro_rules! settings {
             }
 
             /// The values as text, in the order of [`SETTINGS`].
-            pub(super) fn texts(&self) -> Vec<String> {
+            pub(crate) fn texts(&self) -> Vec<String> {
                 vec![$($(self.$name.show(),)+)+]
             }
         }

@@ -10,12 +10,14 @@ use super::control::BudgetError;
 use super::errand::Errand;
 use super::handle::Shared;
 use super::inbox::{Message, Reply};
-use super::lifecycle::Lifecycle;
+use super::lifecycle::{Lifecycle, Role};
 use super::loads::{LoadRules, Loads};
 use super::pending::{Pending, PendingRequest};
 use super::publish::Published;
+use super::register::LaneRules;
+use super::revisions::Reloading;
 use super::rig::Rig;
-use super::status::ModelState;
+use super::status::{ModelState, ModelStatus};
 use super::submission::Submission;
 use super::traces::Traces;
 use crate::admission::Rejection;
@@ -50,6 +52,9 @@ pub(super) struct Core {
     pub(super) models: Vec<Lifecycle>,
     pub(super) loads: Loads,
     pub(super) load_rules: LoadRules,
+    pub(super) lane_rules: LaneRules,
+    /// A reload whose models are on their way.
+    pub(super) reloading: Option<Reloading>,
     pub(super) traces: Traces,
     /// The device is lost: nothing more is run, and the process has to end.
     pub(super) poisoned: bool,
@@ -65,8 +70,8 @@ impl Core {
         scheduler: Scheduler,
         ledger: Ledger,
         rig: Rig,
-        models: Vec<Lifecycle>,
         load_rules: LoadRules,
+        lane_rules: LaneRules,
     ) -> Core {
         Core {
             shared,
@@ -78,9 +83,11 @@ impl Core {
             ahead: None,
             at_stake: Vec::new(),
             trim_due: false,
-            models,
+            models: Vec::new(),
             loads: Loads::default(),
             load_rules,
+            lane_rules,
+            reloading: None,
             traces: Traces::default(),
             poisoned: false,
             drainers: None,
@@ -106,14 +113,15 @@ impl Core {
                 self.reject(now, id, Rejection::Cancelled);
             }
             Message::Report(report) => self.report(now, report),
+            Message::Apply { changes, reply } => self.apply(now, changes, reply),
             Message::Load { model, reply } => self.load(now, model, reply),
             Message::Unload { model, reply } => self.unload(now, model, reply),
             Message::Pin { model, pinned, reply } => {
                 self.ledger.pin(model, pinned);
-                let mut status = self.shared.board.lock(model);
-                status.pinned = pinned;
-                status.revision += 1;
-                drop(status);
+                self.shared.board.with(model, |status| {
+                    status.pinned = pinned;
+                    status.revision += 1;
+                });
                 let _ = reply.send(());
             }
             Message::SetBudget { model, budget, expected_revision, reply } => {
@@ -181,12 +189,16 @@ impl Core {
         &mut self.models[model.get() as usize]
     }
 
+    /// Every revision of which something is left.
     pub(super) fn model_ids(&self) -> impl Iterator<Item = ModelId> + use<> {
-        (0..self.models.len()).map(|index| ModelId::new(index as u32))
+        let is_here =
+            |(index, life): (usize, &Lifecycle)| (life.role != Role::Retired).then(|| ModelId::new(index as u32));
+        let here: Vec<ModelId> = self.models.iter().enumerate().filter_map(is_here).collect();
+        here.into_iter()
     }
 
     pub(super) fn name(&self, model: ModelId) -> &str {
-        &self.shared.registry.get(model).name
+        &self.models[model.get() as usize].name
     }
 
     fn submit(
@@ -225,15 +237,14 @@ impl Core {
         let total = now.since(ended.accepted_at);
         let times = RequestTimes { total, queued: ended.queued };
         self.rig.model_metrics(ended.model).request_finished(Outcome::Answered(times), ended.rows);
-        let mut status = self.shared.board.lock(ended.model);
-        let statistics = &mut status.statistics;
-        statistics.success.add(total);
-        statistics.queue.add(ended.queued);
-        statistics.compute.add(ended.compute);
-        statistics.rows += ended.rows;
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        statistics.last_answer_unix_ms = unix.as_millis() as u64;
-        drop(status);
+        self.shared.board.with(ended.model, |ModelStatus { statistics, .. }| {
+            statistics.success.add(total);
+            statistics.queue.add(ended.queued);
+            statistics.compute.add(ended.compute);
+            statistics.rows += ended.rows;
+            statistics.last_answer_unix_ms = unix.as_millis() as u64;
+        });
         delivery.send();
     }
 
@@ -251,7 +262,8 @@ impl Core {
         };
         self.rig.model_metrics(ended.model).request_finished(outcome, ended.rows);
         request_unanswered(ended.model, self.name(ended.model), &outcome);
-        self.shared.board.lock(ended.model).statistics.fail.add(now.since(ended.accepted_at));
+        let time = now.since(ended.accepted_at);
+        self.shared.board.with(ended.model, |status| status.statistics.fail.add(time));
         delivery.send();
     }
 
@@ -261,14 +273,16 @@ impl Core {
         budget: Budget,
         expected_revision: Option<u64>,
     ) -> Result<BudgetChange, BudgetError> {
-        let mut status = self.shared.board.lock(model);
-        if let Some(expected) = expected_revision.filter(|expected| *expected != status.revision) {
-            return Err(BudgetError::Outdated { expected, current: status.revision });
-        }
-        let change = self.ledger.set_budget(model, budget).map_err(BudgetError::Refused)?;
-        status.budget = budget;
-        status.revision += 1;
-        Ok(change)
+        let ledger = &mut self.ledger;
+        self.shared.board.with(model, |status| {
+            if let Some(expected) = expected_revision.filter(|expected| *expected != status.revision) {
+                return Err(BudgetError::Outdated { expected, current: status.revision });
+            }
+            let change = ledger.set_budget(model, budget).map_err(BudgetError::Refused)?;
+            status.budget = budget;
+            status.revision += 1;
+            Ok(change)
+        })
     }
 
     /// The largest batch of rows of the longest length that fits now.

@@ -13,6 +13,7 @@ use super::health::{HealthView, Pulse};
 use super::inbox::{Message, Reply};
 use super::memory_view::{MemorySnapshot, PlanError};
 use super::registry::{Registered, Registry};
+use super::revisions::{Change, ChangeRefusal, Changed};
 use super::status::{Board, ModelStatus};
 use super::submission::Submission;
 use super::traces::{MemoryTrace, TraceError};
@@ -54,22 +55,27 @@ impl EngineHandle {
 
     /// The model of this name, whatever its state.
     pub fn find(&self, name: &str) -> Option<Arc<Registered>> {
-        self.shared.registry.find(name).cloned()
+        self.shared.registry.find(name)
     }
 
-    /// Every registered model, in the order of registration.
-    pub fn registered(&self) -> impl ExactSizeIterator<Item = &Arc<Registered>> {
-        self.shared.registry.iter()
+    /// Every model in its present revision, in the order of registration.
+    pub fn registered(&self) -> Vec<Arc<Registered>> {
+        self.shared.registry.current()
     }
 
-    /// The status of every model as last published; asks nobody.
+    /// The status of every model in its present revision as last published; asks nobody.
     pub fn models(&self) -> Vec<ModelStatus> {
-        self.shared.board.copy()
+        self.registered().iter().map(|model| self.shared.board.copy(model.id)).collect()
+    }
+
+    /// The name of a model, whichever of its revisions this is.
+    pub fn name(&self, model: ModelId) -> String {
+        self.shared.registry.get(model).name.clone()
     }
 
     /// The status of one model as last published.
     pub fn status(&self, model: ModelId) -> ModelStatus {
-        self.shared.board.lock(model).clone()
+        self.shared.board.copy(model)
     }
 
     /// Health as it changes.
@@ -121,6 +127,14 @@ impl EngineHandle {
     /// `DoesNotFit`, `Broken`, `Loading` (not in time) or `Draining`.
     pub async fn load(&self, model: ModelId) -> Result<(), Failure> {
         self.ask(|reply| Message::Load { model, reply }).await?
+    }
+
+    /// Does what a reload asks for, or nothing of it, and waits until every model that it loads is there or has failed.
+    ///
+    /// # Errors
+    /// The outer one if the server goes down; the inner one says why nothing was done.
+    pub async fn apply(&self, changes: Vec<Change>) -> Result<Result<Vec<Changed>, ChangeRefusal>, Failure> {
+        Ok(self.ask(|reply| Message::Apply { changes, reply }).await?)
     }
 
     /// Unloads a model: stops admitting, finishes what is accepted, and waits until the bytes are back.

@@ -5,6 +5,7 @@ use tokio::sync::oneshot;
 use super::answer::{Answer, Failure};
 use super::control::{BudgetError, Released};
 use super::memory_view::{MemorySnapshot, PlanError};
+use super::revisions::{Change, ChangeRefusal, Changed};
 use super::submission::Submission;
 use super::traces::{MemoryTrace, TraceError};
 use crate::device::Report;
@@ -29,6 +30,10 @@ pub(super) enum Message {
     Report(Report),
     /// The device's thread is gone: no report comes any more.
     DeviceEnded,
+    Apply {
+        changes: Vec<Change>,
+        reply: Reply<Result<Vec<Changed>, ChangeRefusal>>,
+    },
     Load {
         model: ModelId,
         reply: Reply<Result<(), Failure>>,

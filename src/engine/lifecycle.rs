@@ -1,14 +1,41 @@
 //! One model's life in the engine's eyes.
 
+use std::sync::Arc;
+
 use super::answer::Failure;
 use super::control::Released;
 use super::inbox::Reply;
+use super::registry::Registered;
 use super::status::ModelState;
 use crate::model::Blueprint;
-use crate::units::{Bytes, Timestamp};
+use crate::units::{Bytes, ModelId, Timestamp};
+
+/// What a revision is to its model's name; `revisions` moves it from one to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The name stands for it.
+    Current,
+    /// It is loaded beside the one that the name stands for, and takes over when it can serve.
+    Successor {
+        /// Whose place it takes.
+        of: ModelId,
+    },
+    /// The name stands for another or for nothing. It serves those who hold it, and leaves when nobody does.
+    Replaced {
+        /// From then on those who still hold it are refused.
+        leave_by: Timestamp,
+    },
+    /// Nothing of it is left but its number.
+    Retired,
+}
 
 /// A model that the engine can load, serve and unload; `lives` moves it from state to state.
 pub(super) struct Lifecycle {
+    /// Its model's name.
+    pub(super) name: String,
+    pub(super) role: Role,
+    /// As it was known before its settings were changed: somebody may still hold it.
+    pub(super) known_as: Vec<Arc<Registered>>,
     /// What it is loaded from; `None` if it is broken from the start.
     pub(super) blueprint: Option<Blueprint>,
     pub(super) state: ModelState,
@@ -34,9 +61,12 @@ pub(super) struct Lifecycle {
 
 impl Lifecycle {
     /// A model that is not loaded; broken for good if there is no blueprint.
-    pub(super) fn new(blueprint: Option<Blueprint>) -> Lifecycle {
+    pub(super) fn new(name: String, role: Role, blueprint: Option<Blueprint>) -> Lifecycle {
         let state = if blueprint.is_some() { ModelState::NotLoaded } else { ModelState::Broken };
         Lifecycle {
+            name,
+            role,
+            known_as: Vec::new(),
             blueprint,
             state,
             load_waiters: Vec::new(),

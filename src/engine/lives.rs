@@ -21,7 +21,7 @@ impl Core {
     /// Publishes the first states and asks for the models that load at the start.
     pub(super) fn begin(&mut self, now: Timestamp) {
         for model in self.model_ids() {
-            let (state, registered) = (self.life(model).state, self.shared.registry.get(model).clone());
+            let (state, registered) = (self.life(model).state, self.shared.registry.get(model));
             self.rig.model_metrics(model).state(state.as_str());
             match &registered.definition {
                 Ok(definition) if definition.config.load == LoadPolicy::Startup => self.enqueue_load(now, model),
@@ -102,7 +102,7 @@ impl Core {
         }
     }
 
-    fn begin_drain(&mut self, model: ModelId) {
+    pub(super) fn begin_drain(&mut self, model: ModelId) {
         self.scheduler.lane_draining(model);
         self.set_state(model, ModelState::Draining, None);
     }
@@ -111,6 +111,7 @@ impl Core {
     /// starts the next load.
     pub(super) fn advance_lives(&mut self, now: Timestamp, reading: &Reading) {
         self.tell_late_load_waiters(now);
+        self.see_off(now);
         for model in self.model_ids() {
             self.keep_profile(model, reading);
             if self.life(model).state == ModelState::Loading && self.can_serve(model) {
@@ -238,6 +239,8 @@ impl Core {
             self.reject(now, id, rejection);
         }
         self.life(model).tell_load_waiters(&Err(Failure::Rejected(why)));
+        let reason = self.shared.board.with(model, |status| status.reason.clone());
+        self.arrived(now, model, Err(reason.unwrap_or_else(|| "it was unloaded".to_owned())));
     }
 
     /// Whether any row that the model takes could be run now: the smallest batch is measured at every length.
@@ -250,6 +253,7 @@ impl Core {
 
     fn become_ready(&mut self, now: Timestamp, model: ModelId, reading: &Reading) {
         self.life(model).evicted = false;
+        self.take_over(now, model);
         self.set_state(model, ModelState::Ready, None);
         let life = self.life(model);
         life.ready_at = now;
@@ -257,6 +261,7 @@ impl Core {
         let (took, resident) = (now.since(life.load_began), life.resident);
         let length_max = life.blueprint.as_ref().map_or(0, |blueprint| blueprint.card().length_max);
         let dtype = life.blueprint.as_ref().map_or("", |blueprint| blueprint.card().dtype.as_str());
+        self.arrived(now, model, Ok(()));
         model_ready(&ModelReady {
             model: self.name(model),
             dtype,
@@ -290,7 +295,7 @@ impl Core {
     /// Books what a model holds.
     pub(super) fn hold(&mut self, model: ModelId, resident: Bytes) {
         self.life(model).resident = resident;
-        self.shared.board.lock(model).resident = resident;
+        self.shared.board.with(model, |status| status.resident = resident);
     }
 }
 

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use super::core::Core;
 use super::errand::Errand;
+use super::lifecycle::Role;
 use super::lives::RETRY_AFTER;
 use super::status::ModelState;
 use crate::admission::Rejection;
@@ -123,13 +124,21 @@ impl Core {
                 self.loads.retry_at = Some(not_before);
                 return;
             }
-            let (idle, grown_up) = self.evictable(now, model);
+            // Nobody has to go for one that is to be loaded beside another.
+            let beside = matches!(self.life(model).role, Role::Successor { .. });
+            if !beside && self.waits_for_its_place(model) && now < self.life(model).load_by {
+                self.loads.retry_at = Some(self.life(model).load_by);
+                return;
+            }
+            let (idle, grown_up) = if beside { (Vec::new(), None) } else { self.evictable(now, model) };
             match self.ledger.plan_load(model, need, reading, &idle) {
                 LoadPlan::Fits => {
                     self.loads.queue.pop_front();
                     return self.begin_load(now, wanted);
                 }
                 LoadPlan::Evict(victims) => return self.evict(now, victims[0], model),
+                // It fits in the other's place only.
+                LoadPlan::Refuse(_) if beside => self.take_over(now, model),
                 LoadPlan::Refuse(_) if self.may_fit_later(now, model, need, reading) => {
                     let load_by = self.life(model).load_by;
                     self.loads.retry_at = Some(grown_up.map_or(load_by, |at| at.min(load_by)));
@@ -199,7 +208,14 @@ impl Core {
         let mut next: Option<Timestamp> = None;
         for model in self.scheduler.idle_models() {
             let life = &self.models[model.get() as usize];
-            if model == other_than || life.state != ModelState::Ready || self.shared.board.lock(model).pinned {
+            // One that is replaced leaves by itself, and does not come back.
+            if matches!(life.role, Role::Replaced { .. }) {
+                continue;
+            }
+            if model == other_than
+                || life.state != ModelState::Ready
+                || self.shared.board.with(model, |status| status.pinned)
+            {
                 continue;
             }
             let from = life.ready_at + self.load_rules.minimum_residency;

@@ -2,13 +2,15 @@
 //!
 //! Callers hold an [`EngineHandle`]; everything they ask for goes through one inbox to one thread, which owns the
 //! scheduler, the ledger and every request that is not answered (`core`). Steps go out and come back in `steps`, models
-//! come and go in `lives`, one load at a time (`loads`); `traces` shows where a step's memory goes; `publish` shows it all, `ending` ends it. The device, the stored profiles and the metrics are reached through `rig`.
+//! come and go in `lives`, one load at a time (`loads`), and follow each other in `revisions`; `traces` shows where a step's memory goes; `publish` shows it all, `ending` ends it. The device, the stored profiles and the metrics are reached through `rig`.
 
 mod submission;
 mod answer;
 mod control;
 mod handle;
 mod registry;
+mod register;
+mod revisions;
 mod status;
 mod health;
 mod memory_view;
@@ -37,6 +39,7 @@ pub use health::{HealthView, Pulse};
 pub use memory_view::{MemorySnapshot, PlanError};
 pub use planning::fit_line;
 pub use registry::{Definition, Registered};
+pub use revisions::{Change, ChangeKind, ChangeRefusal, Changed};
 pub use start::{Engine, EngineError, EngineSettings, Offer};
 pub use status::{ModelState, ModelStatus, Statistics, Tally};
 pub use submission::Submission;

@@ -16,7 +16,7 @@ impl Core {
     ) -> Result<FitPlan, PlanError> {
         let mut lines = Vec::with_capacity(models.len());
         for &model in models {
-            let registered = self.shared.registry.get(model).clone();
+            let registered = self.shared.registry.get(model);
             let broken = |reason: &str| PlanError::Broken { name: registered.name.clone(), reason: reason.to_owned() };
             let life = self.life(model);
             let resident = (life.resident > Bytes::ZERO).then_some(life.resident);

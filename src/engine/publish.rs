@@ -40,7 +40,7 @@ impl Core {
 
     fn publish_levels(&mut self, reading: &Reading) {
         let lanes: Vec<_> = self.scheduler.lanes().collect();
-        for lane in lanes {
+        for lane in lanes.into_iter().filter(|lane| self.speaks_for_its_name(lane.model)) {
             let batch_rows_max = self.batch_rows_max(lane.model, reading);
             let headroom = self.ledger.headroom(lane.model, reading).bytes;
             let metrics = self.rig.model_metrics(lane.model);
@@ -50,15 +50,16 @@ impl Core {
                 oldest: lane.oldest.map(|arrival| self.shared.clock.instant(arrival)),
             });
             metrics.profile_state(profile_word(lane.profile));
-            let mut status = self.shared.board.lock(lane.model);
-            status.waiting_rows = lane.occupancy.rows;
-            status.waiting_tokens = lane.occupancy.tokens;
-            status.profile = lane.profile;
-            status.drift = lane.drift;
-            status.batch_rows_max = batch_rows_max;
-            status.device_time = lane.device_time;
-            let (budget, resident, drift) = (status.budget, status.resident, lane.drift);
-            drop(status);
+            let drift = lane.drift;
+            let (budget, resident) = self.shared.board.with(lane.model, |status| {
+                status.waiting_rows = lane.occupancy.rows;
+                status.waiting_tokens = lane.occupancy.tokens;
+                status.profile = lane.profile;
+                status.drift = drift;
+                status.batch_rows_max = batch_rows_max;
+                status.device_time = lane.device_time;
+                (status.budget, status.resident)
+            });
             metrics.levels(&ModelLevels { budget, resident, kv: Bytes::ZERO, headroom, drift, batch_rows_max });
         }
         let books = self.ledger.snapshot(reading);
@@ -117,17 +118,16 @@ impl Core {
     /// Publishes a model's state and what follows from it for the server's health.
     pub(super) fn set_state(&mut self, model: ModelId, state: ModelState, reason: Option<String>) {
         self.life(model).state = state;
-        self.rig.model_metrics(model).state(state.as_str());
-        {
-            let mut status = self.shared.board.lock(model);
-            status.state = state;
-            status.reason = reason;
+        if self.speaks_for_its_name(model) {
+            self.rig.model_metrics(model).state(state.as_str());
         }
+        self.shared.board.with(model, |status| (status.state, status.reason) = (state, reason));
         self.publish_health();
     }
 
     pub(super) fn publish_health(&mut self) {
-        let models = || self.shared.registry.iter().zip(&self.models);
+        let current = self.shared.registry.current();
+        let models = || current.iter().map(|registered| (registered, &self.models[registered.id.get() as usize]));
         // One that had to make room comes back with the first request for it.
         let serves = |life: &Lifecycle| life.state == ModelState::Ready || life.evicted;
         let required_ready = models().all(|(registered, life)| !registered.required || serves(life));

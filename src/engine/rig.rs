@@ -8,9 +8,9 @@ use crate::device::profile_store::{ProfileFacts, ProfileStore};
 use crate::device::statistics::DeviceSnapshot;
 use crate::device::{Device, Loader, Need, OnShortfall, Order, Patience, Run, RunPurpose};
 use crate::memory::{Axes, Lease, Profile, Reading, Slack, Table};
-use crate::model::{Batch, Blueprint};
+use crate::model::{Batch, Blueprint, DeviceForm};
 use crate::scheduler::{Purpose, Step};
-use crate::telemetry::{DeviceMetrics, ModelMetrics};
+use crate::telemetry::{DeviceMetrics, Metrics, ModelMetrics};
 use crate::units::{Bytes, Micros, ModelId, StepId, Timestamp};
 
 /// A reading this young is as good as a new one for deciding whether a request may wait.
@@ -25,6 +25,7 @@ pub(super) struct Rig {
     last_reading: Reading,
     /// By model number.
     models: Vec<ModelMetrics>,
+    all_metrics: Metrics,
     metrics: DeviceMetrics,
     /// What happens when a served step runs short.
     on_shortfall: OnShortfall,
@@ -43,13 +44,27 @@ impl Rig {
         device: Box<dyn Device>,
         store: ProfileStore,
         last_reading: Reading,
-        models: Vec<ModelMetrics>,
-        metrics: DeviceMetrics,
+        all_metrics: Metrics,
         on_shortfall: OnShortfall,
     ) -> std::io::Result<Rig> {
         let name = device.name();
+        let (models, metrics) = (Vec::new(), all_metrics.device(&name));
         let keeper = Keeper::start(store.clone())?;
-        Ok(Rig { device, name, store, keeper, last_reading, models, metrics, on_shortfall })
+        Ok(Rig { device, name, store, keeper, last_reading, models, all_metrics, metrics, on_shortfall })
+    }
+
+    /// Adds the metrics of the model with the next number: those of the revision before it, if there is one.
+    pub(super) fn add_model(&mut self, name: &str, before: Option<ModelId>) {
+        let metrics = match before {
+            Some(before) => self.model_metrics(before).clone(),
+            None => self.all_metrics.model(name),
+        };
+        self.models.push(metrics);
+    }
+
+    /// Which form of a model the device loads.
+    pub(super) fn form(&self) -> DeviceForm {
+        self.device.form()
     }
 
     pub(super) fn device_name(&self) -> &str {

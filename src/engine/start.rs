@@ -14,20 +14,21 @@ use super::core::Core;
 use super::handle::{EngineHandle, Shared};
 use super::health::{HealthView, Pulse};
 use super::inbox::Message;
-use super::lifecycle::Lifecycle;
+use super::lifecycle::Role;
 use super::loads::LoadRules;
-use super::registry::{Definition, Registry};
+use super::register::LaneRules;
+use super::registry::Registry;
 use super::rig::Rig;
-use super::status::{Board, ModelState, ModelStatus, Statistics};
-use crate::admission::{QueueLimits, RequestLimits};
-use crate::config::{LoadPolicy, ModelConfig};
+use super::status::Board;
+use crate::admission::QueueLimits;
+use crate::config::ModelConfig;
 use crate::device::profile_store::ProfileStore;
 use crate::device::{Device, OnShortfall, Report};
-use crate::memory::{Budget, BudgetRefusal, DeviceBooks, Ledger, Reading, Terms, TrimPolicy};
+use crate::memory::{BudgetRefusal, DeviceBooks, Ledger, Reading, Terms, TrimPolicy};
 use crate::model::Blueprint;
-use crate::scheduler::{LaneSettings, Scheduler, Settings, WhileNotReady};
+use crate::scheduler::{Scheduler, Settings};
 use crate::telemetry::Metrics;
-use crate::units::{Bytes, Micros, ModelId};
+use crate::units::{Bytes, Micros};
 
 /// Messages taken in before the engine does what is due, so that a flood of submissions does not hold up a step.
 const MESSAGES_PER_TURN: usize = 256;
@@ -170,30 +171,13 @@ pub(super) fn assemble(
     books: DeviceBooks,
     (clock, inbox): (Clock, Sender<Message>),
 ) -> Result<Core, EngineError> {
-    let mut opening = Opening {
-        registry: Registry::default(),
-        scheduler: Scheduler::new(settings.scheduler),
-        ledger: Ledger::new(books).map_err(EngineError::Memory)?,
-        statuses: Vec::new(),
-        lives: Vec::new(),
-    };
-    opening.ledger.set_trim_policy(settings.trim);
-    let form = device.form();
-    for offer in offers {
-        let model = offer.model.and_then(|(config, blueprint)| {
-            let blueprint = blueprint.for_device(form);
-            blueprint.check_form().map_err(|error| error.to_string())?;
-            Ok((config, blueprint))
-        });
-        opening.register(&settings, books.available(), Offer { model, ..offer })?;
-    }
-    let Opening { registry, scheduler, ledger, statuses, lives } = opening;
-    let model_metrics = registry.iter().map(|model| metrics.model(&model.name)).collect();
-    let device_metrics = metrics.device(&device.name());
-    let rig = Rig::new(device, profiles, reading, model_metrics, device_metrics, settings.on_shortfall)?;
+    let mut ledger = Ledger::new(books).map_err(EngineError::Memory)?;
+    ledger.set_trim_policy(settings.trim);
+    let scheduler = Scheduler::new(settings.scheduler);
+    let rig = Rig::new(device, profiles, reading, metrics.clone(), settings.on_shortfall)?;
     let shared = Arc::new(Shared {
-        registry,
-        board: Board::new(statuses),
+        registry: Registry::default(),
+        board: Board::default(),
         clock,
         pulse: Pulse::new(),
         unseen: AtomicUsize::new(0),
@@ -201,91 +185,19 @@ pub(super) fn assemble(
         inbox,
         next_request: Mutex::new(0),
     });
-    let rules = LoadRules { timeout: settings.load_timeout, minimum_residency: settings.minimum_residency };
-    Ok(Core::new(shared, scheduler, ledger, rig, lives, rules))
-}
-
-/// What is put together before the engine runs.
-struct Opening {
-    registry: Registry,
-    scheduler: Scheduler,
-    ledger: Ledger,
-    statuses: Vec<ModelStatus>,
-    lives: Vec<Lifecycle>,
-}
-
-impl Opening {
-    fn register(&mut self, settings: &EngineSettings, available: Bytes, offer: Offer) -> Result<(), EngineError> {
-        let Offer { name, required, model } = offer;
-        let (definition, blueprint) = match model {
-            Ok((config, blueprint)) => {
-                let card = blueprint.card().clone();
-                (Ok(Arc::new(Definition { config, card })), Some(blueprint))
-            }
-            Err(reason) => (Err(reason), None),
-        };
-        let mut status = ModelStatus {
-            id: ModelId::new(0),
-            name: name.clone(),
-            state: ModelState::NotLoaded,
-            reason: definition.as_ref().err().cloned(),
-            pinned: false,
-            budget: Budget::SHARED,
-            revision: 1,
-            resident: Bytes::ZERO,
-            profile: None,
-            drift: 1.0,
-            batch_rows_max: 0,
-            waiting_rows: 0,
-            waiting_tokens: 0,
-            share: 0.0,
-            device_time: Micros::ZERO,
-            statistics: Statistics::default(),
-        };
-        let life = Lifecycle::new(blueprint);
-        status.state = life.state;
-        let id = self.registry.add(name, required, definition);
-        status.id = id;
-        if let Ok(definition) = self.registry.get(id).definition.clone() {
-            let Definition { config, card } = &*definition;
-            let kind = life.blueprint.as_ref().map(|blueprint| blueprint.axes().kind);
-            let kind = kind.expect("a model with a definition has a blueprint");
-            let limit = config.limit.map_or(Bytes::MAX, |limit| limit.of(available));
-            let budget = Budget { guaranteed: config.guaranteed.of(available), limit };
-            if let Some(blueprint) = &life.blueprint
-                && required
-                && config.load == LoadPolicy::Startup
-            {
-                let (needed, available) = (blueprint.resident() + blueprint.transient(), available.min(limit));
-                if needed > available {
-                    return Err(EngineError::NeverFits { name: config.name.clone(), needed, available });
-                }
-            }
-            self.ledger
-                .register(id, budget, config.pinned)
-                .map_err(|refusal| EngineError::Budget { name: config.name.clone(), refusal })?;
-            self.scheduler.add_lane(
-                id,
-                LaneSettings {
-                    kind,
-                    share: config.share,
-                    target_latency: config.target_latency,
-                    max_linger: config.max_linger,
-                    request: RequestLimits { rows_max: settings.request_rows_max, length_max: card.length_max },
-                    queue: settings.queue,
-                    while_not_ready: match config.load {
-                        LoadPolicy::Startup | LoadPolicy::OnDemand => WhileNotReady::Wait,
-                        LoadPolicy::Manual => WhileNotReady::Refuse,
-                    },
-                    load_timeout: settings.load_timeout,
-                },
-            );
-            (status.pinned, status.budget, status.share) = (config.pinned, budget, config.share);
+    let EngineSettings { queue, request_rows_max, load_timeout, minimum_residency, .. } = settings;
+    let load_rules = LoadRules { timeout: load_timeout, minimum_residency };
+    let lane_rules = LaneRules { queue, request_rows_max, load_timeout };
+    let mut core = Core::new(shared, scheduler, ledger, rig, load_rules, lane_rules);
+    for offer in offers {
+        let offer = core.for_device(offer);
+        let name = offer.name.clone();
+        if let Some((needed, available)) = core.never_fits(&offer) {
+            return Err(EngineError::NeverFits { name, needed, available });
         }
-        self.statuses.push(status);
-        self.lives.push(life);
-        Ok(())
+        core.register(offer, Role::Current).map_err(|refusal| EngineError::Budget { name, refusal })?;
     }
+    Ok(core)
 }
 
 /// The engine's thread: messages in, then everything that is due, until it is told to stop.

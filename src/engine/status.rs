@@ -1,7 +1,7 @@
 //! What the engine publishes about each model: written by its thread, read by anybody, without asking it.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use crate::memory::{Budget, ProfileState};
 use crate::units::{Bytes, Micros, ModelId};
@@ -113,25 +113,31 @@ pub struct ModelStatus {
     pub statistics: Statistics,
 }
 
-/// The published status of every model. Each has its own lock, held for a copy only.
-#[derive(Debug)]
+/// The published status of every revision that is not gone. Each has its own lock, held for a copy only.
+#[derive(Debug, Default)]
 pub(super) struct Board {
-    models: Vec<Mutex<ModelStatus>>,
+    /// By number; of those that are gone the last status.
+    models: RwLock<Vec<Mutex<ModelStatus>>>,
 }
 
 impl Board {
-    pub(super) fn new(models: Vec<ModelStatus>) -> Board {
-        Board { models: models.into_iter().map(Mutex::new).collect() }
+    /// Adds the status of the revision with the next number.
+    pub(super) fn add(&self, status: ModelStatus) {
+        let mut models = self.models.write().unwrap_or_else(PoisonError::into_inner);
+        debug_assert_eq!(models.len(), status.id.get() as usize, "statuses are added in the order of their numbers");
+        models.push(Mutex::new(status));
     }
 
-    /// The status of one model, locked. Do no work under it.
-    pub(super) fn lock(&self, id: ModelId) -> MutexGuard<'_, ModelStatus> {
-        // A panic under this lock leaves counters, which are good enough to publish.
-        self.models[id.get() as usize].lock().unwrap_or_else(PoisonError::into_inner)
+    /// Reads or changes the status of one model. Do no work in `change`: others wait for it.
+    pub(super) fn with<T>(&self, id: ModelId, change: impl FnOnce(&mut ModelStatus) -> T) -> T {
+        // A panic under these locks leaves counters, which are good enough to publish.
+        let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
+        let mut status = models[id.get() as usize].lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut status)
     }
 
-    /// A copy of every status, in the order of registration.
-    pub(super) fn copy(&self) -> Vec<ModelStatus> {
-        self.models.iter().map(|model| model.lock().unwrap_or_else(PoisonError::into_inner).clone()).collect()
+    /// A copy of the status of one model.
+    pub(super) fn copy(&self, id: ModelId) -> ModelStatus {
+        self.with(id, |status| status.clone())
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::answer::{Failure, StepFacts};
 use super::core::Core;
 use super::errand::Errand;
+use super::status::ModelStatus;
 use super::traces::TRACED_STEP;
 use crate::admission::Rejection;
 use crate::device::{Ran, Report, RowFailure, Shortfall};
@@ -152,9 +153,10 @@ impl Core {
         self.rig.model_metrics(model).step_completed(&step, &observed, tokens);
         self.life(model).profile_news |= step.purpose == Purpose::Probe;
         if step.purpose == Purpose::Serve {
-            let mut status = self.shared.board.lock(model);
-            status.statistics.steps += 1;
-            status.statistics.batches.entry(facts.batch_rows).or_default().add(facts.compute);
+            self.shared.board.with(model, |ModelStatus { statistics, .. }| {
+                statistics.steps += 1;
+                statistics.batches.entry(facts.batch_rows).or_default().add(facts.compute);
+            });
         }
         let members = step.members.clone();
         self.part_taken(&members, facts);

@@ -38,7 +38,7 @@ pub struct Blueprint {
     steps: ShapeKind,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Inner {
     card: Arc<ModelCard>,
     config: EncoderConfig,
@@ -48,6 +48,7 @@ struct Inner {
     /// As configured.
     step_tokens_max: Option<u32>,
     content_key: String,
+    stamp: String,
 }
 
 impl Blueprint {
@@ -70,8 +71,9 @@ impl Blueprint {
         let content_key = content_key(config, &card, &bytes, &weights);
         let sha256 = config.sha256.iter().map(|(file, digest)| (file.clone(), digest.clone())).collect();
         let card = Arc::new(card);
+        let stamp = files.stamp()?;
         let step_tokens_max = config.step_tokens_max;
-        let inner = Inner { card, config: model, files, weights, sha256, step_tokens_max, content_key };
+        let inner = Inner { card, config: model, files, weights, sha256, step_tokens_max, content_key, stamp };
         Ok(Blueprint::made_for(DeviceForm::Cpu, Arc::new(inner)))
     }
 
@@ -87,6 +89,14 @@ impl Blueprint {
         let (dtype, head_size) = (inner.card.dtype, inner.config.head_size());
         let kernels = device.kernels(ModelForm { dtype, width, head_size, inner: inner_width });
         Blueprint { inner, device, kernels, steps: kernels.steps() }
+    }
+
+    /// The same model as a later revision of itself.
+    #[must_use]
+    pub fn with_version(mut self, version: u32) -> Blueprint {
+        let inner = Arc::make_mut(&mut self.inner);
+        Arc::make_mut(&mut inner.card).version = version;
+        self
     }
 
     /// The same model on other operations than its device's best, with steps of a form that they know.
@@ -159,6 +169,11 @@ impl Blueprint {
     pub fn content_key(&self) -> String {
         let Blueprint { kernels, steps, .. } = self;
         format!("{}-{kernels:?}-{steps:?}", self.inner.content_key).to_lowercase()
+    }
+
+    /// Changes whenever one of the model's files does: see [`ModelFiles::stamp`].
+    pub fn stamp(&self) -> &str {
+        &self.inner.stamp
     }
 
     /// What its profile is measured over.
@@ -328,7 +343,7 @@ fn card(
     }
     Ok(ModelCard {
         name: config.name.clone(),
-        version: "1",
+        version: 1,
         architecture: model.architecture.clone(),
         task,
         dtype: config.dtype,

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use crate::config::{Dtype, Pooling, Task};
 use crate::tokenize::TextEncoder;
 
-/// The static facts of one model: on the host, shared by everybody, the same for as long as the process lives.
+/// The static facts of one model: on the host, shared by everybody, the same for as long as the revision is served.
 #[derive(Clone, Debug)]
 pub struct ModelCard {
     /// The name that clients use.
     pub name: String,
-    /// The only version that is served.
-    pub version: &'static str,
+    /// Which revision of the model this is: 1 at the start of the server, one more with each that replaces it. Only one is
+    /// served at a time.
+    pub version: u32,
     /// The class in the model's own configuration, such as `BertModel`.
     pub architecture: String,
     /// What it is for.

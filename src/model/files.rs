@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
@@ -114,6 +114,39 @@ impl ModelFiles {
         };
         names.sort();
         Ok(names)
+    }
+
+    /// Changes whenever a file of the model is replaced, written to, added or taken away: its length, its time, and which
+    /// file it is. Contents are not looked at: weights are gigabytes. What is built into the program never changes.
+    ///
+    /// # Errors
+    /// [`ModelError::Unreadable`] when the folder cannot be looked into.
+    pub(crate) fn stamp(&self) -> Result<String, ModelError> {
+        let Origin::Folder { root, .. } = &self.origin else { return Ok(String::new()) };
+        let unreadable = |error| ModelError::unreadable(root.display().to_string(), error);
+        let mut hasher = Sha256::new();
+        let mut folders = vec![root.to_path_buf()];
+        while let Some(folder) = folders.pop() {
+            let mut paths = std::fs::read_dir(&folder)
+                .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>())
+                .map_err(unreadable)?;
+            paths.sort();
+            for path in paths {
+                // A link that leads nowhere is no file of the model.
+                let Ok(found) = path.metadata() else { continue };
+                if found.is_dir() {
+                    // The layout has one level of folders; what somebody keeps deeper is not the model's.
+                    if folder == **root {
+                        folders.push(path);
+                    }
+                    continue;
+                }
+                hasher.update(path.as_os_str().as_encoded_bytes());
+                let facts = [found.dev(), found.ino(), found.len(), found.mtime() as u64, found.mtime_nsec() as u64];
+                hasher.update(facts.map(u64::to_le_bytes).concat());
+            }
+        }
+        Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     /// Checks the SHA-256 of `file` against `expected` (hexadecimal).
@@ -235,6 +268,30 @@ mod tests {
         let files = ModelFiles::open(&snapshot).unwrap();
         assert!(files.open_file("config.json").unwrap().is_some());
         assert!(files.open_file("stray.json").is_err());
+    }
+
+    #[test]
+    fn a_stamp_tells_whether_anything_was_changed() {
+        let folder = folder(&[("config.json", "{}"), ("1_Pooling/config.json", "{}"), ("model.safetensors", "abc")]);
+        let files = ModelFiles::open(folder.path()).unwrap();
+        let stamp = || files.stamp().unwrap();
+        let first = stamp();
+        assert_eq!(stamp(), first, "nothing has changed");
+        let mut seen = vec![first];
+        let mut check = |what: &str| {
+            let now = stamp();
+            assert!(!seen.contains(&now), "{what}");
+            seen.push(now);
+        };
+        // As programs do that keep the time and the length.
+        std::fs::write(folder.path().join("new"), "xyz").unwrap();
+        check("a file came");
+        std::fs::rename(folder.path().join("new"), folder.path().join("model.safetensors")).unwrap();
+        check("a file took the place of another");
+        std::fs::write(folder.path().join("1_Pooling/config.json"), "{ }").unwrap();
+        check("a file below was written to");
+        std::fs::remove_file(folder.path().join("config.json")).unwrap();
+        check("a file went");
     }
 
     #[test]

@@ -82,6 +82,21 @@ impl Scheduler {
         assert!(before.is_none(), "a model is registered once");
     }
 
+    /// Takes a model's lane away. To be called when nothing of it waits or is in flight.
+    ///
+    /// # Panics
+    /// When something does.
+    pub fn remove_lane(&mut self, model: ModelId) {
+        assert!(self.is_drained(model), "a request waits in the lane that is taken away");
+        self.lanes.remove(&model);
+    }
+
+    /// Changes a lane's settings. They hold from the next step on; what it has used so far counts as it was counted.
+    pub fn set_lane(&mut self, model: ModelId, settings: LaneSettings) {
+        let survey_share = self.settings.survey_share;
+        self.lane_mut(model).set(settings, survey_share);
+    }
+
     /// The model is being loaded.
     pub fn lane_loading(&mut self, model: ModelId) {
         self.lane_mut(model).state = LaneState::Loading;

@@ -39,6 +39,11 @@ impl Flow {
         Flow { weight: weight.max(1e-6), tag: 0.0, indebted: false }
     }
 
+    /// Changes what a second of device time costs it from now on.
+    pub(super) fn set_weight(&mut self, weight: f64) {
+        self.weight = weight.max(1e-6);
+    }
+
     /// Smaller is served first.
     pub(super) fn tag(&self) -> f64 {
         self.tag
@@ -95,6 +100,15 @@ mod tests {
         for (time, share) in used.iter().zip([0.25, 0.5, 0.25]) {
             assert!((*time as f64 / total as f64 - share).abs() < 0.02, "{used:?}");
         }
+    }
+
+    #[test]
+    fn a_new_weight_holds_from_then_on() {
+        let (mut clock, mut flows) = (FairClock::default(), [Flow::new(1.0), Flow::new(1.0)]);
+        run(&mut clock, &mut flows, &[0, 1], &[100, 100], 1_000);
+        flows[1].set_weight(3.0);
+        let used = run(&mut clock, &mut flows, &[0, 1], &[100, 100], 1_000);
+        assert!((used[1] as f64 / used[0] as f64 - 3.0).abs() < 0.05, "{used:?}");
     }
 
     #[test]

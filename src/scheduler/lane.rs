@@ -84,10 +84,10 @@ impl Lane {
     pub(super) fn new(settings: LaneSettings, scheduler: &Settings) -> Self {
         let class = |priority: Priority| Class {
             queue: Queue::default(),
-            flow: Flow::new(settings.share * f64::from(priority.factor())),
+            flow: Flow::new(class_weight(&settings, priority)),
             overtaking: Overtaking::new(scheduler.overtaking_max),
         };
-        let survey_weight = settings.share * f64::from(Priority::Normal.factor()) * scheduler.survey_share;
+        let survey_weight = class_weight(&settings, Priority::Normal) * scheduler.survey_share;
         Lane {
             settings,
             state: LaneState::Down(Rejection::NotLoaded),
@@ -104,6 +104,15 @@ impl Lane {
             device_time: Micros::ZERO,
             shortfall: None,
         }
+    }
+
+    /// Changes the settings; the classes' claims on the device with them.
+    pub(super) fn set(&mut self, settings: LaneSettings, survey_share: f64) {
+        for priority in Priority::ALL {
+            self.class_mut(priority).flow.set_weight(class_weight(&settings, priority));
+        }
+        self.survey.set_weight(class_weight(&settings, Priority::Normal) * survey_share);
+        self.settings = settings;
     }
 
     pub(super) fn class(&self, priority: Priority) -> &Class {
@@ -149,4 +158,9 @@ impl Lane {
     pub(super) fn is_empty(&self) -> bool {
         self.waiting_classes().next().is_none()
     }
+}
+
+/// The weight of a class in the division of device time.
+fn class_weight(settings: &LaneSettings, priority: Priority) -> f64 {
+    settings.share * f64::from(priority.factor())
 }

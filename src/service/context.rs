@@ -1,14 +1,15 @@
 //! What all services share.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
 use super::errors::Problem;
 use super::limits::Limits;
-use super::port::Inference;
+use super::port::{Inference, Reload};
 use super::server::Count;
 use super::tokenizer::Tokenizer;
 use crate::admission::Rejection;
@@ -25,10 +26,12 @@ pub(crate) struct Context<E> {
     pub(crate) in_flight: Arc<Count>,
     /// True from the moment that the server is told to go down.
     pub(crate) draining: watch::Receiver<bool>,
+    /// Reads configuration and repository again, where the server was started from some.
+    pub(crate) reload: Option<Arc<dyn Reload>>,
     /// One permit for each stream of inferences.
     pub(crate) streams: Arc<Semaphore>,
-    /// Time that the host spent for each model, by its number.
-    host_times: Vec<HostTimes>,
+    /// Time that the host spent for each model that was asked, by its number.
+    host_times: Mutex<HashMap<ModelId, Arc<HostTimes>>>,
 }
 
 /// Time that the host, not the device, spent on the answered requests of a model.
@@ -62,22 +65,23 @@ impl<E: Inference> Context<E> {
         engine: E,
         limits: Limits,
         draining: watch::Receiver<bool>,
+        reload: Option<Arc<dyn Reload>>,
     ) -> Result<Context<E>, std::io::Error> {
-        let models = engine.statuses().len();
         Ok(Context {
             tokenizer: Tokenizer::new(limits.tokenizer_rows)?,
             in_flight: Arc::new(Count::default()),
             draining,
+            reload,
             streams: Arc::new(Semaphore::new(limits.streams as usize)),
-            host_times: (0..models).map(|_| HostTimes::default()).collect(),
+            host_times: Mutex::default(),
             engine,
             limits,
         })
     }
 
-    /// The host's times of a model; `None` for a number that no model had when the server started.
-    pub(crate) fn host_times(&self, model: ModelId) -> Option<&HostTimes> {
-        self.host_times.get(model.get() as usize)
+    /// The host's times of a model.
+    pub(crate) fn host_times(&self, model: ModelId) -> Arc<HostTimes> {
+        self.host_times.lock().unwrap_or_else(PoisonError::into_inner).entry(model).or_default().clone()
     }
 
     /// The registered model of this name.
@@ -128,14 +132,11 @@ impl<E: Inference> Context<E> {
 
     /// Refuses every version but the served one; an empty one means that.
     pub(crate) fn check_version(&self, card: &ModelCard, asked: &str) -> Result<(), Problem> {
-        if asked.is_empty() || asked == card.version {
+        let served = card.version.to_string();
+        if asked.is_empty() || asked == served {
             return Ok(());
         }
-        Err(Problem::UnknownVersion {
-            model: card.name.clone(),
-            asked: asked.to_owned(),
-            served: card.version.to_owned(),
-        })
+        Err(Problem::UnknownVersion { model: card.name.clone(), asked: asked.to_owned(), served })
     }
 
     /// The published status of a model.

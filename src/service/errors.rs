@@ -11,8 +11,9 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
 use super::access::Refusal;
+use super::port::ReloadRefusal;
 use crate::admission::{LateAt, QueueLimit, Rejection, TooLarge};
-use crate::engine::{BudgetError, Failure, PlanError, TraceError};
+use crate::engine::{BudgetError, ChangeRefusal, Failure, PlanError, TraceError};
 use crate::units::Bytes;
 
 /// The domain of our ErrorInfo details.
@@ -56,6 +57,8 @@ pub(crate) enum Problem {
     Budget { model: String, error: BudgetError },
     /// Nothing can be said about whether models fit.
     Plan(PlanError),
+    /// Nothing was reloaded.
+    Reload(ReloadRefusal),
     /// No step was traced.
     Trace { model: String, error: TraceError },
 }
@@ -220,8 +223,20 @@ fn tell(problem: Problem) -> Told {
         Problem::Budget { model, error: error @ BudgetError::Outdated { .. } } => {
             Told::new(Code::Aborted, "OUTDATED", format!("the budget of model '{model}' is as before: {error}"))
         }
+        Problem::Reload(refusal) => tell_reload(refusal),
         Problem::Trace { model, error } => tell_trace(&model, error),
         Problem::Plan(error) => Told::new(Code::FailedPrecondition, "NO_PLAN", error.to_string()),
+    }
+}
+
+fn tell_reload(refusal: ReloadRefusal) -> Told {
+    let text = format!("nothing was reloaded: {refusal}");
+    match refusal {
+        ReloadRefusal::Changes(ChangeRefusal::Draining) => Told::new(Code::Unavailable, "DRAINING", text),
+        ReloadRefusal::Changes(ChangeRefusal::Busy) => Told::new(Code::Aborted, "BUSY", text).retry(RETRY_SOON),
+        ReloadRefusal::Configuration(_) | ReloadRefusal::Changes(_) => {
+            Told::new(Code::FailedPrecondition, "CONFIGURATION", text)
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! `grpc.health.v1`: the server under the empty name, every service, and every model under its own name.
 
+use std::collections::BTreeSet;
+
 use tokio::sync::watch;
 use tonic::server::NamedService;
 use tonic_health::ServingStatus;
@@ -13,6 +15,8 @@ pub(crate) struct Health {
     services: Vec<&'static str>,
     engine: watch::Receiver<HealthView>,
     draining: watch::Receiver<bool>,
+    /// Models of which something was told.
+    models: BTreeSet<String>,
 }
 
 /// The name of a service, for [`Health::new`].
@@ -27,7 +31,7 @@ impl Health {
         engine: watch::Receiver<HealthView>,
         draining: watch::Receiver<bool>,
     ) -> Health {
-        Health { reporter, services, engine, draining }
+        Health { reporter, services, engine, draining, models: BTreeSet::new() }
     }
 
     /// Tells what is true now. After it returns, no check says SERVING that should not.
@@ -43,6 +47,10 @@ impl Health {
         }
         for (name, state) in &view.models {
             self.reporter.set_service_status(name, status(*state == ModelState::Ready)).await;
+        }
+        let told = view.models.into_iter().map(|(name, _)| name).collect();
+        for gone in std::mem::replace(&mut self.models, told).difference(&self.models) {
+            self.reporter.clear_service_status(gone).await;
         }
     }
 

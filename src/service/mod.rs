@@ -31,6 +31,6 @@ mod server;
 mod tests;
 
 pub use limits::Limits;
-pub use port::{Inference, Operations};
+pub use port::{Inference, Operations, Reload, ReloadRefusal, Reloaded};
 pub use security::{Security, SecurityError, SecurityFiles};
 pub use server::{Drained, Listeners, ServeError, serve, serve_routes};

@@ -1,13 +1,14 @@
 //! What the services need of the engine. Two ports, so that tests can stand in for it.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
 use crate::engine::{
-    Answer, BudgetError, EngineHandle, Failure, HealthView, MemorySnapshot, MemoryTrace, ModelStatus, PlanError,
-    Registered, Released, Submission, TraceError,
+    Answer, BudgetError, ChangeRefusal, Changed, EngineHandle, Failure, HealthView, MemorySnapshot, MemoryTrace,
+    ModelStatus, PlanError, Registered, Released, Submission, TraceError,
 };
 use crate::memory::{Budget, BudgetChange, FitPlan};
 use crate::units::{Bytes, ModelId};
@@ -16,6 +17,9 @@ use crate::units::{Bytes, ModelId};
 pub trait Inference: Clone + Send + Sync + 'static {
     /// The model of this name, whatever its state.
     fn find(&self, name: &str) -> Option<Arc<Registered>>;
+
+    /// The name of a model, whichever of its revisions this is.
+    fn name(&self, model: ModelId) -> String;
 
     /// The status of every model, in the order of registration, as last published.
     fn statuses(&self) -> Vec<ModelStatus>;
@@ -71,9 +75,40 @@ pub trait Operations: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Result<MemoryTrace, TraceError>, Failure>> + Send;
 }
 
+/// Reading again what the server was started from.
+pub trait Reload: Send + Sync {
+    /// Reads configuration and repository, checks all of it, and does all of it or nothing. Answers when every model that
+    /// it loads is there or has failed.
+    fn reload(&self) -> Pin<Box<dyn Future<Output = Result<Reloaded, ReloadRefusal>> + Send + '_>>;
+}
+
+/// What a reload has done.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reloaded {
+    /// What became of each model that differed.
+    pub models: Vec<Changed>,
+    /// `setting: from -> to` for those that hold from the next start.
+    pub after_restart: Vec<String>,
+}
+
+/// Why nothing of a reload was done.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ReloadRefusal {
+    /// The files are not what they should be: all that is wrong with them.
+    #[error("{0}")]
+    Configuration(String),
+    /// What they say cannot be served.
+    #[error(transparent)]
+    Changes(#[from] ChangeRefusal),
+}
+
 impl Inference for EngineHandle {
     fn find(&self, name: &str) -> Option<Arc<Registered>> {
         EngineHandle::find(self, name)
+    }
+
+    fn name(&self, model: ModelId) -> String {
+        EngineHandle::name(self, model)
     }
 
     fn statuses(&self) -> Vec<ModelStatus> {

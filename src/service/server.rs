@@ -22,7 +22,7 @@ use super::health::{Health, service_name};
 use super::limits::Limits;
 use super::oip::Oip;
 use super::own::Own;
-use super::port::{Inference, Operations};
+use super::port::{Inference, Operations, Reload};
 use super::proto::DESCRIPTORS;
 use super::proto::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
 use super::proto::plimsoll::classify_server::ClassifyServer;
@@ -97,13 +97,14 @@ pub async fn serve<E: Inference + Operations>(
     engine: E,
     limits: Limits,
     security: Security,
+    reload: Option<Arc<dyn Reload>>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<Drained, ServeError> {
     let (start_drain, draining) = watch::channel(false);
     let (notice, bound) = (limits.drain_notice, limits.drain_bound);
     let message_size = limits.message_size();
     let (message_limit, streams) = (limits.message, limits.streams);
-    let context = Arc::new(Context::new(engine, limits, draining.clone())?);
+    let context = Arc::new(Context::new(engine, limits, draining.clone(), reload)?);
     let in_flight = context.in_flight.clone();
     let (reporter, health_service) = health_reporter();
 

@@ -119,8 +119,6 @@ impl<E: Inference> Context<E> {
     }
 
     fn note_host_time(&self, target: &Target, served: &Served, finishing: Instant) {
-        if let Some(times) = self.host_times(target.registered.id) {
-            times.add(served.tokenize, finishing.elapsed());
-        }
+        self.host_times(target.registered.id).add(served.tokenize, finishing.elapsed());
     }
 }

@@ -31,11 +31,11 @@ pub struct CredentialArgs {
 }
 
 /// A connection whose calls carry the token.
-pub(super) type Connection = InterceptedService<Channel, Token>;
+pub(in crate::cli) type Connection = InterceptedService<Channel, Token>;
 
 /// The header of every call, if it has one.
 #[derive(Clone)]
-pub(super) struct Token(Option<MetadataValue<Ascii>>);
+pub(in crate::cli) struct Token(Option<MetadataValue<Ascii>>);
 
 impl Interceptor for Token {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
@@ -51,7 +51,7 @@ impl CredentialArgs {
     ///
     /// # Errors
     /// An address that cannot be parsed, a file that is not what it should be, or a server that does not accept.
-    pub(super) async fn connect(&self, address: &str) -> anyhow::Result<Connection> {
+    pub(in crate::cli) async fn connect(&self, address: &str) -> anyhow::Result<Connection> {
         let scheme = if self.tls_ca.is_some() { "https" } else { "http" };
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{address}"))
             .with_context(|| format!("--address '{address}' is not HOST:PORT"))?

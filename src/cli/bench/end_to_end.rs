@@ -164,6 +164,10 @@ impl wire::models_server::Models for Fake {
     ) -> Result<Response<wire::SetBudgetResponse>, Status> {
         Err(Status::unimplemented("the benchmark sets nothing"))
     }
+
+    async fn reload(&self, _: Request<wire::ReloadRequest>) -> Result<Response<wire::ReloadResponse>, Status> {
+        Err(Status::unimplemented("the benchmark reloads nothing"))
+    }
 }
 
 #[derive(Parser)]

@@ -10,7 +10,7 @@ mod words;
 mod weighted;
 mod workload;
 mod arrivals;
-mod connect;
+pub(in crate::cli) mod connect;
 mod client;
 mod plimsoll_client;
 mod oip_client;

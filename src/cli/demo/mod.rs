@@ -170,7 +170,7 @@ async fn wait_measured(out: &mut impl Write, engine: &EngineHandle) -> io::Resul
 fn write_models(out: &mut impl Write, engine: &EngineHandle) -> io::Result<()> {
     let mut rows = vec![["model", "task", "dtype", "weights"].map(str::to_owned)];
     let mut sum = Bytes::ZERO;
-    for (registered, status) in engine.registered().zip(engine.models()) {
+    for (registered, status) in engine.registered().iter().zip(engine.models()) {
         let Some(card) = registered.card() else { continue };
         rows.push([status.name, card.task.to_string(), card.dtype.to_string(), status.resident.to_string()]);
         sum += status.resident;

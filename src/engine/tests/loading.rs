@@ -157,7 +157,7 @@ fn a_load_that_runs_out_of_memory_is_tried_again() {
     short_loads(&world, 2);
     let request = world.submit(B, &[4]);
     world.rest();
-    let status = |world: &World| world.core.shared.board.lock(B).clone();
+    let status = |world: &World| world.core.shared.board.copy(B);
     assert_eq!(status(&world).state, ModelState::Loading);
     let reason = status(&world).reason.expect("it says why it takes so long");
     assert!(reason.contains("out of memory") && reason.contains("700 KiB"), "{reason}");
@@ -234,5 +234,5 @@ fn a_load_that_needs_more_than_announced_gets_more_the_next_time() {
     let mut call = load(&mut world, B);
     rest_for_long(&mut world);
     assert_eq!(call.answer(), Ok(()));
-    assert_eq!((world.core.shared.board.lock(B).resident, world.machine().loads.len()), (more, 3));
+    assert_eq!((world.core.shared.board.copy(B).resident, world.machine().loads.len()), (more, 3));
 }

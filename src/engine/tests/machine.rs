@@ -116,7 +116,7 @@ impl Machine {
                     (Some(fault), _) => Err(fault.into()),
                     (None, Some(shortfall)) => Err(LoadFailure::OutOfMemory(shortfall)),
                     (None, None) => {
-                        let Tenant { resident, axes } = self.tenants[&model].clone();
+                        let Tenant { resident, axes } = self.tenant(model).clone();
                         self.held.insert(model, resident);
                         Ok(Loaded { resident, peak: resident, time: self.load_time, axes })
                     }
@@ -135,9 +135,15 @@ impl Machine {
         }
     }
 
+    /// The numbers of a model. Revisions that come later have those of the first model: all have the same files.
+    fn tenant(&self, model: ModelId) -> &Tenant {
+        let first = self.tenants.first_key_value().map(|(_, first)| first);
+        self.tenants.get(&model).or(first).expect("a model is loaded, so there is one")
+    }
+
     /// What a load lacks: of its lease, or of what there is.
     fn short(&mut self, model: ModelId, ceiling: Bytes) -> Option<Shortfall> {
-        let needed = self.tenants[&model].resident;
+        let needed = self.tenant(model).resident;
         if needed > ceiling {
             return Some(Shortfall { needed: ceiling + Bytes::new(1), available: ceiling });
         }

@@ -6,6 +6,7 @@ mod requests;
 mod loading;
 mod evicting;
 mod unloading;
+mod reloading;
 mod failures;
 mod profiles;
 mod traces;

@@ -128,7 +128,7 @@ fn a_budget_is_applied_or_deferred_and_counted() {
     assert_eq!(set(&mut world, weights() * 2, Some(1)), Err(outdated));
     let refused = set(&mut world, Bytes::new(1), None);
     assert!(matches!(refused, Err(BudgetError::Refused(_))), "{refused:?}");
-    assert_eq!(world.core.shared.board.lock(A).revision, 2, "what is refused changes nothing");
+    assert_eq!(world.core.shared.board.copy(A).revision, 2, "what is refused changes nothing");
 
     // Steps are smaller from now on: 1 MiB, less the slack, is 236 tokens.
     let request = world.submit(A, &[16; 20]);

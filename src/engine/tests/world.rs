@@ -16,7 +16,7 @@ use crate::engine::clock::Clock;
 use crate::engine::core::Core;
 use crate::engine::inbox::Message;
 use crate::engine::start::assemble;
-use crate::engine::{Answer, EngineSettings, Failure, ModelState, Offer, Submission};
+use crate::engine::{Answer, EngineSettings, Failure, ModelState, Offer, Registered, Submission};
 use crate::memory::{DeviceBooks, Reading, Readings, Terms, TrimPolicy};
 use crate::model::{Blueprint, ModelFiles, TokenRow};
 use crate::scheduler::{Priority, Settings};
@@ -53,6 +53,12 @@ fn blueprint(config: &ModelConfig) -> Blueprint {
     let mut made = MADE.get_or_init(Mutex::default).lock().unwrap();
     let make = || Blueprint::new(config, ModelFiles::embedded("tiny-embed").unwrap()).unwrap();
     made.entry(config.name.clone()).or_insert_with(make).clone()
+}
+
+/// What the engine is told of a model.
+pub(super) fn offer(config: ModelConfig) -> Offer {
+    let blueprint = blueprint(&config);
+    Offer { name: config.name.clone(), required: config.required, model: Ok((config, blueprint)) }
 }
 
 /// Weights of one model.
@@ -121,14 +127,11 @@ impl World {
 
     /// A world at its start: loads are asked for, none is done.
     pub(super) fn over(setup: Setup, profiles: &Path) -> World {
-        let offer = |model: Result<ModelConfig, String>| match model {
-            Ok(config) => {
-                let blueprint = blueprint(&config);
-                Offer { name: config.name.clone(), required: config.required, model: Ok((config, blueprint)) }
-            }
+        let made = |model: Result<ModelConfig, String>| match model {
+            Ok(config) => offer(config),
             Err(reason) => Offer { name: "broken".to_owned(), required: false, model: Err(reason) },
         };
-        let offers: Vec<Offer> = setup.models.into_iter().map(offer).collect();
+        let offers: Vec<Offer> = setup.models.into_iter().map(made).collect();
         let tenant = |(index, offer): (usize, &Offer)| {
             let (_, blueprint) = offer.model.as_ref().ok()?;
             Some((id(index as u32), Tenant { resident: blueprint.resident(), axes: blueprint.axes() }))
@@ -194,7 +197,12 @@ impl World {
     }
 
     pub(super) fn state(&self, model: ModelId) -> ModelState {
-        self.core.shared.board.lock(model).state
+        self.core.shared.board.copy(model).state
+    }
+
+    /// The revision that a name stands for, as a call holds it.
+    pub(super) fn find(&self, name: &str) -> Option<Arc<Registered>> {
+        self.core.shared.registry.find(name)
     }
 
     /// Whether the server says that it is ready.

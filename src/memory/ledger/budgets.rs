@@ -71,6 +71,17 @@ impl Ledger {
         Ok(())
     }
 
+    /// Closes the account of a model that holds nothing and has no lease.
+    ///
+    /// # Panics
+    /// If it does: its bytes would be nobody's.
+    pub fn close(&mut self, model: ModelId) {
+        let idle = self.ceiling_of(model) == Bytes::ZERO;
+        if let Some(account) = self.accounts.remove(&model) {
+            assert!(idle && account.held() == Bytes::ZERO, "{model} is closed while it holds {}", account.held());
+        }
+    }
+
     /// Changes a budget. It is in force for every new lease and load at once; what the model holds above a lower limit
     /// stays until the end of its step or an unload, and the answer says how much that is.
     ///

@@ -2,7 +2,7 @@
 
 /// By service.
 const ADMIN: [(&str, &[&str]); 3] = [
-    ("plimsoll.v1.Models", &["Load", "Unload", "Pin", "SetBudget"]),
+    ("plimsoll.v1.Models", &["Load", "Unload", "Pin", "SetBudget", "Reload"]),
     ("plimsoll.v1.Memory", &["Snapshot", "Plan", "Trace"]),
     (
         "inference.GRPCInferenceService",

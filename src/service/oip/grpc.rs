@@ -42,7 +42,7 @@ impl<E: Inference + Operations> GrpcInferenceService for Oip<E> {
         let served = self
             .context
             .target(&name)
-            .is_ok_and(|target| version.is_empty() || version == target.definition.card.version);
+            .is_ok_and(|target| version.is_empty() || version == target.definition.card.version.to_string());
         let serves = self.context.engine.health().borrow().serves(&name);
         Ok(Response::new(ModelReadyResponse { ready: served && serves && !self.context.is_draining() }))
     }

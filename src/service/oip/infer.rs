@@ -52,15 +52,13 @@ pub(crate) async fn run<E: Inference>(
     let (outputs, raw_output_contents) = outputs.write(card, served.answer.rows);
     let response = ModelInferResponse {
         model_name: card.name.clone(),
-        model_version: card.version.to_owned(),
+        model_version: card.version.to_string(),
         id: request.id,
         outputs,
         raw_output_contents,
         ..ModelInferResponse::default()
     };
     context.check_answer(Bytes::new(response.encoded_len() as u64))?;
-    if let Some(times) = context.host_times(target.registered.id) {
-        times.add(served.tokenize, finishing.elapsed());
-    }
+    context.host_times(target.registered.id).add(served.tokenize, finishing.elapsed());
     Ok(response)
 }

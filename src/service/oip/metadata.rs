@@ -59,7 +59,7 @@ pub(crate) fn model(card: &ModelCard) -> ModelMetadataResponse {
     let outputs = published(card).iter();
     ModelMetadataResponse {
         name: card.name.clone(),
-        versions: vec![card.version.to_owned()],
+        versions: vec![card.version.to_string()],
         platform: PLATFORM.to_owned(),
         inputs: inputs(card).iter().map(|name| tensor(name, "BYTES", vec![-1, 1])).collect(),
         outputs: outputs.map(|(name, _)| tensor(name, "FP32", vec![-1, i64::from(card.dimensions)])).collect(),
@@ -111,8 +111,8 @@ pub(crate) fn config(card: &ModelCard, configuration: &Configuration, limits: &L
         name: card.name.clone(),
         platform: PLATFORM.to_owned(),
         backend: PLATFORM.to_owned(),
-        version_policy: card.version.parse().ok().map(|version| ModelVersionPolicy {
-            policy_choice: Some(PolicyChoice::Specific(Specific { versions: vec![version] })),
+        version_policy: Some(ModelVersionPolicy {
+            policy_choice: Some(PolicyChoice::Specific(Specific { versions: vec![i64::from(card.version)] })),
         }),
         // Rows of a request. How many of them share a step is chosen anew for every step.
         max_batch_size: i32::try_from(limits.request_rows).unwrap_or(i32::MAX),

@@ -6,13 +6,9 @@ use crate::service::errors::Problem;
 use crate::service::port::{Inference, Operations};
 use crate::service::proto::inference::repository_index_response::ModelIndex;
 
-/// The version of a model whose card cannot say it.
-const VERSION_OF_BROKEN: &str = "1";
-
 /// The version in which a model is served.
 pub(crate) fn version<E: Inference>(context: &Context<E>, name: &str) -> String {
-    let card = context.target(name).map(|target| target.definition.card.version.to_owned());
-    card.unwrap_or_else(|_| VERSION_OF_BROKEN.to_owned())
+    context.find(name).map_or(1, |registered| registered.version()).to_string()
 }
 
 /// Every model, or every one that is ready.

@@ -23,16 +23,16 @@ pub(crate) fn of_models<E: Inference>(
     let statuses = context.engine.statuses().into_iter();
     let asked = statuses.filter(|status| name.is_empty() || status.name == name);
     let of_model = |status: ModelStatus| {
-        of_model(&status, &repository::version(context, &status.name), context.host_times(status.id))
+        of_model(&status, &repository::version(context, &status.name), &context.host_times(status.id))
     };
     Ok(asked.map(of_model).collect())
 }
 
 /// The counters of one model.
-fn of_model(status: &ModelStatus, version: &str, host: Option<&HostTimes>) -> ModelStatistics {
+fn of_model(status: &ModelStatus, version: &str, host: &HostTimes) -> ModelStatistics {
     let counted = &status.statistics;
     let answered = counted.success.count;
-    let (tokenize_us, finish_us) = host.map(HostTimes::read).unwrap_or_default();
+    let (tokenize_us, finish_us) = host.read();
     let batches = counted.batches.iter().map(|(rows, steps)| InferBatchStatistics {
         batch_size: u64::from(*rows),
         compute_input: duration(steps.count, Micros::ZERO),

@@ -117,7 +117,7 @@ pub(super) fn model(registered: &Registered, status: ModelStatus) -> wire::Model
     let card = registered.card();
     wire::Model {
         name: status.name,
-        version: card.map(|card| card.version.to_owned()).unwrap_or_default(),
+        version: card.map(|card| card.version.to_string()).unwrap_or_default(),
         task: card.map(|card| card.task.to_string()).unwrap_or_default(),
         dtype: card.map(|card| card.dtype.to_string()).unwrap_or_default(),
         state: state(status.state).into(),

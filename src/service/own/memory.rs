@@ -5,7 +5,7 @@ use std::fmt::Write;
 use tonic::{Request, Response, Status};
 
 use super::{Own, convert};
-use crate::engine::{Failure, MemorySnapshot, MemoryTrace, ModelStatus, TraceHolder as Holder, TraceMoment as Moment};
+use crate::engine::{Failure, MemorySnapshot, MemoryTrace, TraceHolder as Holder, TraceMoment as Moment};
 use crate::memory::{FitPlan, ModelBooks, Verdict};
 use crate::service::errors::Problem;
 use crate::service::port::{Inference, Operations};
@@ -20,7 +20,7 @@ impl<E: Inference + Operations> Memory for Own<E> {
         _: Request<wire::MemorySnapshotRequest>,
     ) -> Result<Response<wire::MemorySnapshotResponse>, Status> {
         let snapshot = self.context.engine.memory().await.map_err(of_server)?;
-        Ok(Response::new(write_snapshot(&snapshot, &Names(self.context.engine.statuses()))))
+        Ok(Response::new(write_snapshot(&snapshot, |model| self.context.engine.name(model))))
     }
 
     async fn plan(
@@ -34,7 +34,7 @@ impl<E: Inference + Operations> Memory for Own<E> {
         }
         let budget = (budget_bytes != 0).then_some(Bytes::new(budget_bytes));
         let plan = self.context.engine.plan(ids, budget).await.map_err(of_server)?.map_err(Problem::Plan)?;
-        Ok(Response::new(write_plan(&plan, &Names(self.context.engine.statuses()))))
+        Ok(Response::new(write_plan(&plan, |model| self.context.engine.name(model))))
     }
 
     async fn trace(
@@ -83,20 +83,10 @@ fn of_server(failure: Failure) -> Problem {
     Problem::Failed { model: String::new(), failure }
 }
 
-/// The names of models by number.
-struct Names(Vec<ModelStatus>);
-
-impl Names {
-    fn of(&self, id: ModelId) -> String {
-        let found = self.0.iter().find(|status| status.id == id);
-        found.map_or_else(|| id.to_string(), |status| status.name.clone())
-    }
-}
-
-fn write_snapshot(snapshot: &MemorySnapshot, names: &Names) -> wire::MemorySnapshotResponse {
+fn write_snapshot(snapshot: &MemorySnapshot, name: impl Fn(ModelId) -> String) -> wire::MemorySnapshotResponse {
     let (reading, ledger) = (&snapshot.reading, &snapshot.ledger);
     let model = |books: &ModelBooks| wire::ModelMemory {
-        model: names.of(books.model),
+        model: name(books.model),
         weights_bytes: books.weights.get(),
         kv_bytes: books.kv.get(),
         budget: Some(convert::write_budget(books.budget)),
@@ -115,14 +105,14 @@ fn write_snapshot(snapshot: &MemorySnapshot, names: &Names) -> wire::MemorySnaps
         leased_bytes: ledger.leased.get(),
         headroom_bytes: ledger.headroom.get(),
         models: ledger.models.iter().map(model).collect(),
-        json: snapshot.json(|model| names.of(model)).to_string(),
+        json: snapshot.json(&name).to_string(),
     }
 }
 
-fn write_plan(plan: &FitPlan, names: &Names) -> wire::MemoryPlanResponse {
+fn write_plan(plan: &FitPlan, name: impl Fn(ModelId) -> String) -> wire::MemoryPlanResponse {
     let known = |bytes: Option<Bytes>| bytes.map_or(0, Bytes::get);
     let lines = plan.lines.iter().map(|line| wire::PlanLine {
-        model: names.of(line.model),
+        model: name(line.model),
         weights_bytes: line.weights.get(),
         workspace_knee_bytes: known(line.workspace_knee),
         workspace_least_bytes: known(line.workspace_least),
@@ -133,19 +123,19 @@ fn write_plan(plan: &FitPlan, names: &Names) -> wire::MemoryPlanResponse {
         lines: lines.collect(),
         needed_bytes: plan.needed.get(),
         available_bytes: plan.available.get(),
-        text: table(plan, names),
+        text: table(plan, name),
     }
 }
 
 /// The plan for people.
-fn table(plan: &FitPlan, names: &Names) -> String {
+fn table(plan: &FitPlan, name: impl Fn(ModelId) -> String) -> String {
     let cell = |bytes: Option<Bytes>| bytes.map_or("not measured".to_owned(), |bytes| bytes.to_string());
     let mut text = format!("{:<28} {:>12} {:>14} {:>14}  resident\n", "model", "weights", "least step", "best step");
     let mut line = |cells: std::fmt::Arguments| text.write_fmt(cells).expect("a String takes every text");
     for one in &plan.lines {
         let (least, knee) = (cell(one.workspace_least), cell(one.workspace_knee));
         let resident = if one.resident { "yes" } else { "no" };
-        line(format_args!("{:<28} {:>12} {least:>14} {knee:>14}  {resident}\n", names.of(one.model), one.weights));
+        line(format_args!("{:<28} {:>12} {least:>14} {knee:>14}  {resident}\n", name(one.model), one.weights));
     }
     let verdict = match plan.verdict {
         Verdict::Fits => "fits with every model's best batch",

@@ -3,10 +3,10 @@
 use tonic::{Request, Response, Status};
 
 use super::{Own, convert};
-use crate::engine::{Failure, Registered};
+use crate::engine::{Changed, Failure, Registered};
 use crate::memory::BudgetChange;
 use crate::service::errors::Problem;
-use crate::service::port::{Inference, Operations};
+use crate::service::port::{Inference, Operations, Reload, Reloaded};
 use crate::service::proto::plimsoll as wire;
 use crate::service::proto::plimsoll::models_server::Models;
 
@@ -70,9 +70,27 @@ impl<E: Inference + Operations> Models for Own<E> {
         let model = self.now(&registered);
         Ok(Response::new(wire::SetBudgetResponse { applied, overage_bytes, model }))
     }
+
+    async fn reload(&self, _: Request<wire::ReloadRequest>) -> Result<Response<wire::ReloadResponse>, Status> {
+        let Reloaded { models, after_restart } = self.reloader()?.reload().await.map_err(Problem::Reload)?;
+        let change = |Changed { model, kind, outcome }: Changed| {
+            let kind = kind.as_str().to_owned();
+            let (version, error) = match outcome {
+                Ok(version) => (version.to_string(), String::new()),
+                Err(error) => (String::new(), error),
+            };
+            wire::ModelChange { model, kind, version, error }
+        };
+        Ok(Response::new(wire::ReloadResponse { changes: models.into_iter().map(change).collect(), after_restart }))
+    }
 }
 
 impl<E: Inference> Own<E> {
+    fn reloader(&self) -> Result<&dyn Reload, Problem> {
+        let none = "this server was not started from a configuration that could be read again";
+        self.context.reload.as_deref().ok_or(Problem::NotOffered(none))
+    }
+
     fn named(&self, name: &str) -> Result<std::sync::Arc<Registered>, Problem> {
         if name.is_empty() {
             return Err(Problem::invalid("model", "it is empty: name the model"));

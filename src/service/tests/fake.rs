@@ -74,7 +74,7 @@ impl FakeEngine {
         let encoder = encoder(LENGTH_MAX);
         let card = |name: &str, task, dimensions| ModelCard {
             name: name.to_owned(),
-            version: "1",
+            version: 1,
             architecture: "BertModel".to_owned(),
             task,
             dtype: Dtype::F32,
@@ -211,6 +211,10 @@ impl Drop for Place<'_> {
 impl Inference for FakeEngine {
     fn find(&self, name: &str) -> Option<Arc<Registered>> {
         self.0.models.iter().find(|model| model.name == name).cloned()
+    }
+
+    fn name(&self, model: ModelId) -> String {
+        self.0.models[model.get() as usize].name.clone()
     }
 
     fn statuses(&self) -> Vec<ModelStatus> {

@@ -42,7 +42,7 @@ impl TestServer {
         let listeners = Listeners { grpc: listener, http: Some((fronts, axum::Router::new())), admin: None };
         let security = Security::open([127, 0, 0, 1].into(), SecurityFiles::default()).unwrap();
         let (shutdown, told) = oneshot::channel();
-        let serving = tokio::spawn(serve(listeners, engine.clone(), limits, security, async {
+        let serving = tokio::spawn(serve(listeners, engine.clone(), limits, security, None, async {
             let _ = told.await;
         }));
         let channel = endpoint.connect().await.unwrap();

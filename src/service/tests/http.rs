@@ -30,7 +30,7 @@ impl Front {
 
     fn with(limits: Limits) -> Front {
         let (engine, (draining, is_draining)) = (FakeEngine::new(), watch::channel(false));
-        let context = Context::new(engine.clone(), limits, is_draining).unwrap();
+        let context = Context::new(engine.clone(), limits, is_draining, None).unwrap();
         Front { engine, draining, app: router(Arc::new(context)) }
     }
 

@@ -33,7 +33,7 @@ impl Secured {
         let listeners = Listeners { grpc, http: Some((http, others)), admin: Some(admin) };
         let security = Security::open([0, 0, 0, 0].into(), files).unwrap();
         let (until, told) = oneshot::channel();
-        tokio::spawn(serve(listeners, FakeEngine::new(), Limits::default(), security, async {
+        tokio::spawn(serve(listeners, FakeEngine::new(), Limits::default(), security, None, async {
             // Its sender goes with the test.
             let _ = told.await;
         }));
