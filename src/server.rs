@@ -22,6 +22,7 @@ use crate::memory::{DeviceBooks, Reading, Readings, Terms, TrimPolicy};
 use crate::model::{Blueprint, ModelFiles};
 use crate::scheduler::{Batching, Settings};
 use crate::service::{self, Drained, Limits, Listeners, Security, SecurityError, SecurityFiles, ServeError};
+use crate::telemetry::traces::{Traces, TracesError};
 use crate::telemetry::{Metrics, router};
 use crate::units::Bytes;
 
@@ -51,6 +52,9 @@ pub enum ServerError {
     /// A file of certificates, keys or tokens cannot be used.
     #[error(transparent)]
     Security(#[from] SecurityError),
+    /// The address of the collector is none.
+    #[error(transparent)]
+    Traces(#[from] TracesError),
     /// The engine does not start.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -73,6 +77,7 @@ pub struct Server {
     listeners: Listeners,
     limits: Limits,
     security: Security,
+    traces: Traces,
     metrics_task: JoinHandle<()>,
     /// Set by the signal to stop. The engine goes on admitting: what comes in while load balancers learn of the drain is
     /// served.
@@ -117,6 +122,7 @@ impl Server {
         let metrics = Metrics::new();
         let cache = Cache::new(&config, environment);
         let limits = limits(&config);
+        let traces = traces(&config)?;
         let engine = {
             let metrics = metrics.clone();
             // Reads the headers of every model's files.
@@ -136,7 +142,7 @@ impl Server {
         let listeners = Listeners { grpc: listener, http: Some((fronts, routes.clone())), admin: for_admin };
         let metrics_task = tokio::spawn(service::serve_routes(http, routes));
         let (http, metrics) = (front, metrics_address);
-        Ok(Server { grpc, http, metrics, admin, engine, listeners, limits, security, metrics_task, draining })
+        Ok(Server { grpc, http, metrics, admin, engine, listeners, limits, security, traces, metrics_task, draining })
     }
 
     /// A way to the engine.
@@ -160,9 +166,12 @@ impl Server {
             }
             self.draining.store(true, Ordering::Relaxed);
         };
-        let drained = service::serve(self.listeners, handle.clone(), self.limits, self.security, stop).await?;
+        let (traces, security) = (self.traces, self.security);
+        let drained =
+            service::serve(self.listeners, handle.clone(), self.limits, security, traces.clone(), stop).await?;
         // Calls have been answered or cut off; what is left in the engine belongs to nobody.
         let _ = tokio::time::timeout(Duration::from_secs(1), handle.drain()).await;
+        traces.shut_down().await;
         let device_lost = handle.health().borrow().poisoned;
         self.metrics_task.abort();
         let engine = self.engine;
@@ -203,6 +212,14 @@ pub fn security(config: &ServerConfig) -> Result<Security, SecurityError> {
         client_authorities: config.tls_client_ca.path(),
     };
     Security::open(config.address, files)
+}
+
+/// Traces, if the configuration says where to.
+fn traces(config: &ServerConfig) -> Result<Traces, TracesError> {
+    match config.otlp_endpoint.get() {
+        Some(endpoint) => Traces::to_collector(endpoint, config.otlp_sample.get()),
+        None => Ok(Traces::off()),
+    }
 }
 
 async fn listen(address: SocketAddr, what: &'static str, flag: &'static str) -> Result<TcpListener, ServerError> {

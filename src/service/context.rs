@@ -15,6 +15,7 @@ use crate::admission::Rejection;
 use crate::config::Task;
 use crate::engine::{Definition, ModelStatus, Registered};
 use crate::model::ModelCard;
+use crate::telemetry::traces::Traces;
 use crate::units::{Bytes, ModelId};
 
 /// The engine, the limits, the tokenizer and what is counted here, behind one `Arc`.
@@ -22,6 +23,7 @@ pub(crate) struct Context<E> {
     pub(crate) engine: E,
     pub(crate) limits: Limits,
     pub(crate) tokenizer: Tokenizer,
+    pub(crate) traces: Traces,
     pub(crate) in_flight: Arc<Count>,
     /// True from the moment that the server is told to go down.
     pub(crate) draining: watch::Receiver<bool>,
@@ -61,11 +63,13 @@ impl<E: Inference> Context<E> {
     pub(crate) fn new(
         engine: E,
         limits: Limits,
+        traces: Traces,
         draining: watch::Receiver<bool>,
     ) -> Result<Context<E>, std::io::Error> {
         let models = engine.statuses().len();
         Ok(Context {
             tokenizer: Tokenizer::new(limits.tokenizer_rows)?,
+            traces,
             in_flight: Arc::new(Count::default()),
             draining,
             streams: Arc::new(Semaphore::new(limits.streams as usize)),
