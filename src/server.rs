@@ -23,6 +23,7 @@ use crate::model::{Blueprint, ModelFiles};
 use crate::reload::{Reloader, Served};
 use crate::scheduler::{Batching, Settings};
 use crate::service::{self, Drained, Limits, Listeners, Reload, Security, SecurityError, SecurityFiles, ServeError};
+use crate::telemetry::traces::{Traces, TracesError};
 use crate::telemetry::{Metrics, router};
 use crate::units::Bytes;
 
@@ -52,6 +53,9 @@ pub enum ServerError {
     /// A file of certificates, keys or tokens cannot be used.
     #[error(transparent)]
     Security(#[from] SecurityError),
+    /// The address of the collector is none.
+    #[error(transparent)]
+    Traces(#[from] TracesError),
     /// The engine does not start.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -76,6 +80,7 @@ pub struct Server {
     security: Security,
     served: Served,
     reload: Option<Arc<Reloader>>,
+    traces: Traces,
     metrics_task: JoinHandle<()>,
     /// Set by the signal to stop. The engine goes on admitting: what comes in while load balancers learn of the drain is
     /// served.
@@ -120,6 +125,7 @@ impl Server {
         let metrics = Metrics::new();
         let cache = Cache::new(&config, environment);
         let limits = limits(&config);
+        let traces = traces(&config)?;
         let (engine, served) = {
             let metrics = metrics.clone();
             // Reads the headers of every model's files.
@@ -153,6 +159,7 @@ impl Server {
             security,
             served,
             reload: None,
+            traces,
             metrics_task,
             draining,
         })
@@ -188,9 +195,12 @@ impl Server {
             self.draining.store(true, Ordering::Relaxed);
         };
         let reload = self.reload.map(|reloader| reloader as Arc<dyn Reload>);
-        let drained = service::serve(self.listeners, handle.clone(), self.limits, self.security, reload, stop).await?;
+        let (limits, traces, security) = (self.limits, self.traces, self.security);
+        let served = service::serve(self.listeners, handle.clone(), limits, security, traces.clone(), reload, stop);
+        let drained = served.await?;
         // Calls have been answered or cut off; what is left in the engine belongs to nobody.
         let _ = tokio::time::timeout(Duration::from_secs(1), handle.drain()).await;
+        traces.shut_down().await;
         let device_lost = handle.health().borrow().poisoned;
         self.metrics_task.abort();
         let engine = self.engine;
@@ -231,6 +241,14 @@ pub fn security(config: &ServerConfig) -> Result<Security, SecurityError> {
         client_authorities: config.tls_client_ca.path(),
     };
     Security::open(config.address, files)
+}
+
+/// Traces, if the configuration says where to.
+fn traces(config: &ServerConfig) -> Result<Traces, TracesError> {
+    match config.otlp_endpoint.get() {
+        Some(endpoint) => Traces::to_collector(endpoint, config.otlp_sample.get()),
+        None => Ok(Traces::off()),
+    }
 }
 
 async fn listen(address: SocketAddr, what: &'static str, flag: &'static str) -> Result<TcpListener, ServerError> {

@@ -10,6 +10,7 @@ use super::choices::{
 };
 use super::device_memory::{MemoryBudget, MemorySafety};
 use super::optional::{OptionalAddress, OptionalFile};
+use super::otlp::{OptionalEndpoint, Ratio};
 use super::sources::Sources;
 use super::written::{self, Written};
 use crate::units::{Bytes, Micros};
@@ -211,5 +212,13 @@ settings! {
         /// What is logged: a level, or levels by module.
         log_level: LogFilter = "info",
             "debug and trace write several lines for each request.";
+    }
+    "Traces" {
+        /// Where a collector takes OpenTelemetry traces over gRPC, such as http://127.0.0.1:4317; 'none': there are no traces.
+        otlp_endpoint: OptionalEndpoint = "none",
+            "Some spans for each request. While the collector cannot be reached they are lost, and requests go on.";
+        /// Part of the traces that begin here which is sent, from 0 to 1. A call that names its parent follows what was decided there.
+        otlp_sample: Ratio = "1",
+            "Higher: more work for the collector. Lower: fewer requests can be looked at one by one.";
     }
 }

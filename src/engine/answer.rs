@@ -1,6 +1,9 @@
 //! What comes back for a submission.
 
+use std::time::Instant;
+
 use crate::admission::Rejection;
+use crate::memory::Rungs;
 use crate::model::Fault;
 use crate::scheduler::Reason;
 use crate::units::{Bytes, Micros, StepId};
@@ -10,6 +13,8 @@ use crate::units::{Bytes, Micros, StepId};
 pub struct Answer {
     /// One vector for each row, in the request's order; see [`crate::model::Output`].
     pub rows: Vec<Vec<f32>>,
+    /// When it was accepted.
+    pub accepted: Instant,
     /// From acceptance to the start of its first step.
     pub queued: Micros,
     /// The steps that its rows ran in, in order of time.
@@ -39,6 +44,12 @@ pub struct StepFacts {
     pub headroom: Bytes,
     /// Time on the device.
     pub compute: Micros,
+    /// When the device began it.
+    pub began: Instant,
+    /// When its end was reported.
+    pub ended: Instant,
+    /// What the out-of-memory ladder did for it.
+    pub rungs: Rungs,
 }
 
 /// Why there is no answer.

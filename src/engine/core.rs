@@ -233,7 +233,7 @@ impl Core {
 
     /// Answers a request all of whose rows have results.
     pub(super) fn succeed(&mut self, now: Timestamp, id: RequestId) {
-        let Some((ended, delivery)) = self.pending.succeed(id) else { return };
+        let Some((ended, delivery)) = self.pending.succeed(id, &self.shared.clock) else { return };
         let total = now.since(ended.accepted_at);
         let times = RequestTimes { total, queued: ended.queued };
         self.rig.model_metrics(ended.model).request_finished(Outcome::Answered(times), ended.rows);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::answer::{Answer, Failure, StepFacts};
+use super::clock::Clock;
 use crate::model::TokenRow;
 use crate::units::{Micros, ModelId, RequestId, Timestamp};
 
@@ -59,14 +60,15 @@ impl PendingRequest {
         }
     }
 
-    fn answer(self) -> (oneshot::Sender<Result<Answer, Failure>>, Answer) {
+    fn answer(self, clock: &Clock) -> (oneshot::Sender<Result<Answer, Failure>>, Answer) {
         let rows = self
             .results
             .into_iter()
             .map(|row| row.expect("the scheduler reports a request as finished only when every row has run"))
             .collect();
         let queued = self.first_step_at.unwrap_or(self.accepted_at).since(self.accepted_at);
-        (self.responder, Answer { rows, queued, steps: self.steps })
+        let accepted = clock.instant(self.accepted_at);
+        (self.responder, Answer { rows, accepted, queued, steps: self.steps })
     }
 }
 
@@ -95,10 +97,10 @@ impl Pending {
     }
 
     /// Takes out a request whose rows have all run, to be counted and then answered. `None` if it was answered before.
-    pub(super) fn succeed(&mut self, id: RequestId) -> Option<(Ended, Delivery)> {
+    pub(super) fn succeed(&mut self, id: RequestId, clock: &Clock) -> Option<(Ended, Delivery)> {
         let request = self.requests.remove(&id)?;
         let mut ended = request.ended();
-        let (responder, answer) = request.answer();
+        let (responder, answer) = request.answer(clock);
         ended.queued = answer.queued;
         ended.compute = answer.steps.iter().fold(Micros::ZERO, |sum, step| sum + step.compute);
         Some((ended, Delivery { responder, result: Ok(answer) }))

@@ -129,6 +129,8 @@ impl Core {
     }
 
     fn step_done(&mut self, now: Timestamp, step: Step, ran: Ran) {
+        // A step that was sent behind another began when the device was done with that one.
+        let began = Timestamp::new(now.get().saturating_sub(ran.observed.time.get())).max(step.chosen_at);
         let facts = StepFacts {
             id: step.id,
             batch_rows: step.members.len() as u32,
@@ -140,6 +142,9 @@ impl Core {
             ceiling: step.lease.ceiling,
             headroom: step.headroom,
             compute: ran.observed.time,
+            began: self.shared.clock.instant(began),
+            ended: self.shared.clock.instant(now),
+            rungs: ran.observed.rungs,
         };
         let Ran { model, rows, mut observed, resident, .. } = ran;
         let lost = rows.iter().find_map(|row| match row {

@@ -1,4 +1,4 @@
-//! What every call gets before its service sees it: a look at who it is from, a deadline, a span, a place in the count of calls in flight, an
+//! What every call gets before its service sees it: a look at who it is from, a deadline, a span, a trace, a place in the count of calls in flight, an
 //! answer compressed only if it is itself, and a status in our words where the transport refuses its message.
 
 use std::future::Future;
@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{HeaderMap, Request, Response};
+use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::{Instrument, Span, field};
 
 use super::access::{Access, Door};
 use super::errors::rephrase_transport;
 use super::server::{Count, InFlight};
+use crate::telemetry::traces::{Call, Traces};
 use crate::units::Bytes;
 
 /// Longest part of a client's request id and traceparent that goes into the log.
@@ -108,6 +109,7 @@ pub(crate) struct CallLayer {
     pub(crate) in_flight: Arc<Count>,
     pub(crate) access: Arc<Access>,
     pub(crate) door: Door,
+    pub(crate) traces: Traces,
 }
 
 impl<S> Layer<S> for CallLayer {
@@ -150,9 +152,14 @@ where
         let path = request.uri().path();
         let span = span(path, request.headers());
         // Health watches and reflection streams last as long as their clients like; a drain does not wait for them.
-        let counted = (!path.starts_with("/grpc.")).then(|| InFlight::enter(&self.layer.in_flight));
-        let CallLayer { message_limit: limit, ref access, door, .. } = self.layer;
+        let is_work = !path.starts_with("/grpc.");
+        let counted = is_work.then(|| InFlight::enter(&self.layer.in_flight));
+        let CallLayer { message_limit: limit, ref access, door, ref traces, .. } = self.layer;
         let admitted = access.admit(path, request.headers(), door);
+        // Who is not let in fills no collector.
+        let is_traced = is_work && admitted.is_ok();
+        let traced = is_traced.then(|| traces.call_span(Call::Grpc { path }, request.headers())).flatten();
+        let told = traced.clone();
         let answer = admitted.map(|()| self.inner.call(request));
         let observed = async move {
             let response = match answer {
@@ -161,14 +168,18 @@ where
             };
             let status = Status::from_header_map(response.headers());
             drop(counted);
+            let named = status.as_ref().and_then(|status| rephrase_transport(status, limit));
+            if let Some(told) = told {
+                told.note_grpc_status(named.as_ref().or(status.as_ref()).map_or(Code::Ok, Status::code) as i32);
+            }
             let Some(status) = status else { return Ok(response) };
             tracing::debug!(code = ?status.code(), elapsed_us = arrival.at.elapsed().as_micros() as u64, "call failed");
-            Ok(match rephrase_transport(&status, limit) {
-                Some(named) => named.into_http(),
-                None => response,
-            })
+            Ok(named.map_or(response, Status::into_http))
         };
-        Box::pin(observed.instrument(span))
+        match traced {
+            Some(traced) => Box::pin(traced.carry(observed.instrument(span))),
+            None => Box::pin(observed.instrument(span)),
+        }
     }
 }
 

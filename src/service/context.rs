@@ -16,6 +16,7 @@ use crate::admission::Rejection;
 use crate::config::Task;
 use crate::engine::{Definition, ModelStatus, Registered};
 use crate::model::ModelCard;
+use crate::telemetry::traces::Traces;
 use crate::units::{Bytes, ModelId};
 
 /// The engine, the limits, the tokenizer and what is counted here, behind one `Arc`.
@@ -23,6 +24,7 @@ pub(crate) struct Context<E> {
     pub(crate) engine: E,
     pub(crate) limits: Limits,
     pub(crate) tokenizer: Tokenizer,
+    pub(crate) traces: Traces,
     pub(crate) in_flight: Arc<Count>,
     /// True from the moment that the server is told to go down.
     pub(crate) draining: watch::Receiver<bool>,
@@ -64,11 +66,13 @@ impl<E: Inference> Context<E> {
     pub(crate) fn new(
         engine: E,
         limits: Limits,
+        traces: Traces,
         draining: watch::Receiver<bool>,
         reload: Option<Arc<dyn Reload>>,
     ) -> Result<Context<E>, std::io::Error> {
         Ok(Context {
             tokenizer: Tokenizer::new(limits.tokenizer_rows)?,
+            traces,
             in_flight: Arc::new(Count::default()),
             draining,
             reload,

@@ -14,6 +14,7 @@ mod call;
 mod tokenizer;
 mod context;
 mod request;
+mod traced;
 mod results;
 mod tasks;
 mod streams;

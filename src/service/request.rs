@@ -9,6 +9,7 @@ use super::call::Arrival;
 use super::context::{Context, Target};
 use super::errors::Problem;
 use super::port::Inference;
+use super::traced;
 use crate::admission::{LateAt, Rejection, TooLarge};
 use crate::engine::{Answer, Submission};
 use crate::model::{ModelCard, TokenRow};
@@ -76,6 +77,11 @@ impl<E: Inference> Context<E> {
             let waited = arrival.at.elapsed().into();
             Problem::rejected(name, Rejection::Late { at: LateAt::Admission, waited })
         };
+        let call_span = self.traces.current();
+        if let Some(span) = &call_span {
+            span.note_rows(name, rows.len());
+        }
+        let has_texts = matches!(rows, Rows::Texts(..));
         let started = Instant::now();
         let rows = match (rows, deadline) {
             (Rows::Tokens(rows), _) => rows,
@@ -88,9 +94,18 @@ impl<E: Inference> Context<E> {
             }
         };
         let tokenize = started.elapsed();
-        let tokens = rows.iter().map(|row| row.ids.len() as u32).collect();
+        let tokens: Vec<u32> = rows.iter().map(|row| row.ids.len() as u32).collect();
+        if let Some(span) = &call_span {
+            span.note_tokens(tokens.iter().copied().map(u64::from).sum());
+            if has_texts {
+                span.note_tokenized(started, started + tokenize);
+            }
+        }
         let submission = Submission { model: target.registered.id, rows, deadline, priority };
         let answer = self.engine.infer(submission).await;
+        if let Some(span) = &call_span {
+            traced::note(span, &answer);
+        }
         let answer = answer.map_err(|failure| Problem::Failed { model: name.clone(), failure })?;
         Ok(Served { answer, tokens, tokenize })
     }

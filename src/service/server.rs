@@ -38,6 +38,7 @@ use super::proto::tei::tokenize_server::TokenizeServer as TeiTokenizeServer;
 use super::security::Security;
 use super::tei::Tei;
 use super::transport::{Accepting, Incoming, Protocol, Written, serve_http};
+use crate::telemetry::traces::Traces;
 
 /// Bytes that a client may send on one call before we have read any: what HTTP/2 starts with is 64 KiB, which makes a
 /// large request wait for a round trip every 64 KiB. Raising it costs host memory for each call in flight.
@@ -97,6 +98,7 @@ pub async fn serve<E: Inference + Operations>(
     engine: E,
     limits: Limits,
     security: Security,
+    traces: Traces,
     reload: Option<Arc<dyn Reload>>,
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<Drained, ServeError> {
@@ -104,7 +106,7 @@ pub async fn serve<E: Inference + Operations>(
     let (notice, bound) = (limits.drain_notice, limits.drain_bound);
     let message_size = limits.message_size();
     let (message_limit, streams) = (limits.message, limits.streams);
-    let context = Arc::new(Context::new(engine, limits, draining.clone(), reload)?);
+    let context = Arc::new(Context::new(engine, limits, traces.clone(), draining.clone(), reload)?);
     let in_flight = context.in_flight.clone();
     let (reporter, health_service) = health_reporter();
 
@@ -191,7 +193,13 @@ pub async fn serve<E: Inference + Operations>(
             .http2_max_pending_accept_reset_streams(Some(streams as usize))
             .http2_keepalive_interval(Some(KEEPALIVE.0))
             .http2_keepalive_timeout(Some(KEEPALIVE.1))
-            .layer(CallLayer { message_limit, in_flight: in_flight.clone(), access: access.clone(), door })
+            .layer(CallLayer {
+                message_limit,
+                in_flight: in_flight.clone(),
+                access: access.clone(),
+                door,
+                traces: traces.clone(),
+            })
             .add_routes(routes.clone())
             // The signal is the end of what comes in: what has come until then is still served.
             .serve_with_incoming_shutdown(incoming(listener, Protocol::Grpc).into_stream(), pending())

@@ -18,6 +18,7 @@ use super::context::Context;
 use super::errors::{Problem, rephrase_transport};
 use super::port::Inference;
 use super::server::InFlight;
+use crate::telemetry::traces::CallSpan;
 
 /// The answers of one stream. An error is its last item.
 pub(crate) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
@@ -46,6 +47,12 @@ impl<A> Drop for Running<A> {
     }
 }
 
+/// The call that a stream's requests belong to.
+struct OpenCall {
+    arrival: Arrival,
+    traced: Option<CallSpan>,
+}
+
 /// Opens a stream whose requests `answer` answers.
 pub(crate) fn open<E, R, A, F>(
     context: Arc<Context<E>>,
@@ -62,17 +69,19 @@ where
 {
     let permit = context.streams.clone().try_acquire_owned();
     let permit = permit.map_err(|_| Problem::TooManyStreams { limit: context.limits.streams })?;
-    let guard = (permit, InFlight::enter(&context.in_flight));
+    let traced = context.traces.current();
+    let guard = (permit, InFlight::enter(&context.in_flight), traced.clone());
     let (sender, receiver) = mpsc::channel(context.limits.stream_requests.max(1) as usize);
     let Manners { panicked, drained } = manners;
-    tokio::spawn(read(context, arrival, requests, sender, answer, drained).in_current_span());
+    let call = OpenCall { arrival, traced };
+    tokio::spawn(read(context, call, requests, sender, answer, drained).in_current_span());
     Ok(Box::pin(
         ReceiverStream::new(receiver).then(move |next| write(next, panicked)).map(move |answer| hold(&guard, answer)),
     ))
 }
 
-/// The stream counts as open until its writer is dropped.
-fn hold<T>(_guard: &(OwnedSemaphorePermit, InFlight), answer: T) -> T {
+/// The stream counts as open until its writer is dropped, and its span lasts as long.
+fn hold<T>(_guard: &(OwnedSemaphorePermit, InFlight, Option<CallSpan>), answer: T) -> T {
     answer
 }
 
@@ -89,7 +98,7 @@ async fn write<A>(next: Next<A>, panicked: fn() -> Result<A, Status>) -> Result<
 /// Reads requests until the client has sent its last, has gone, or the server goes down.
 async fn read<E, R, A, F>(
     context: Arc<Context<E>>,
-    call: Arrival,
+    call: OpenCall,
     mut requests: Streaming<R>,
     sender: mpsc::Sender<Next<A>>,
     answer: impl Fn(Arc<Context<E>>, Arrival, R) -> F + Send,
@@ -116,9 +125,13 @@ async fn read<E, R, A, F>(
         };
         match read {
             Ok(Some(request)) => {
-                let arrival = Arrival { at: Instant::now(), deadline: call.deadline };
-                let answer = answer(context.clone(), arrival, request);
-                place.send(Next::Answer(Running(tokio::spawn(answer.in_current_span()))));
+                let arrival = Arrival { at: Instant::now(), deadline: call.arrival.deadline };
+                let answer = answer(context.clone(), arrival, request).in_current_span();
+                let running = match &call.traced {
+                    Some(traced) => tokio::spawn(traced.message().carry(answer)),
+                    None => tokio::spawn(answer),
+                };
+                place.send(Next::Answer(Running(running)));
             }
             Ok(None) => return,
             Err(status) => {

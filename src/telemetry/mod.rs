@@ -1,9 +1,10 @@
-//! What the server tells about itself: metrics, health and logs.
+//! What the server tells about itself: metrics, health, logs and traces.
 //!
 //! The engine hands over plain facts (a step was completed, a request was finished, a reading was taken); the names,
 //! units and labels of the metrics are decided here. Nothing here decides anything for the server.
 
 pub mod logs;
+pub mod traces;
 mod metrics;
 mod dashboard;
 mod http;

@@ -1,6 +1,8 @@
 //! Every accepted request is answered exactly once, at the right moment. The world checks "once" and "the right rows"
 //! after every event.
 
+use std::time::Duration;
+
 use super::machine::Misfortune;
 use super::world::{LENGTH_MAX, STEP_TOKENS_MAX, Setup, World, id, model};
 use crate::admission::{LateAt, Rejection};
@@ -25,6 +27,20 @@ fn a_request_larger_than_a_step_is_split_and_answered_whole_and_in_order() {
     let steps = world.assert_success(request).steps.len();
     let tokens: u32 = lengths.iter().sum();
     assert!(steps >= tokens.div_ceil(STEP_TOKENS_MAX) as usize && steps > 1, "{steps} steps");
+}
+
+#[test]
+fn an_answer_says_when_its_steps_began_and_ended() {
+    let mut world = world();
+    world.machine().step_time = Micros::millis(3);
+    let requests = [world.submit(A, &[4]), world.submit(A, &[5])];
+    world.rest();
+    let [first, second] = requests.map(|request| world.assert_success(request).clone());
+    assert_eq!(first.steps[0].began, first.accepted, "the device was idle");
+    assert!(second.steps[0].began >= first.steps[0].ended, "one after the other");
+    for step in [first.steps[0], second.steps[0]] {
+        assert_eq!(step.ended - step.began, Duration::from(step.compute));
+    }
 }
 
 #[test]

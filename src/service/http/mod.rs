@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::rejection::{BytesRejection, FailedToBufferBody, RawPathParamsRejection};
-use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, RawPathParams, Request, State};
+use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, MatchedPath, RawPathParams, Request, State};
 use axum::http::request::Parts;
 use axum::middleware::{self, Next};
 use axum::response::Response;
@@ -33,6 +33,7 @@ use super::oip;
 use super::port::{Inference, Operations};
 use super::server::InFlight;
 use super::tei::ask::Asked;
+use crate::telemetry::traces::Call;
 
 pub(crate) use answer::{OipProblem, json as respond_json, refuse, respond_bytes, written_json};
 
@@ -64,11 +65,24 @@ pub(crate) fn router<E: Inference + Operations>(context: Arc<Context<E>>) -> Rou
         .with_state(context)
 }
 
-/// Counts a call as in flight until its answer is there, so that a drain waits for it.
+/// Counts a call as in flight until its answer is there, so that a drain waits for it; and traces it.
 async fn count<E: Inference>(State(context): State<Arc<Context<E>>>, request: Request<Body>, next: Next) -> Response {
     let _counted = InFlight::enter(&context.in_flight);
-    let span = call::span(request.uri().path(), request.headers());
-    next.run(request).instrument(span).await
+    let path = request.uri().path();
+    let span = call::span(path, request.headers());
+    let route = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+    let call = Call::Http { method: request.method().as_str(), route };
+    let traced = (!is_probe(path)).then(|| context.traces.call_span(call, request.headers())).flatten();
+    let answer = next.run(request).instrument(span);
+    let Some(traced) = traced else { return answer.await };
+    let response = traced.carry(answer).await;
+    traced.note_http_status(response.status().as_u16());
+    response
+}
+
+/// What asks every few seconds is no call that anybody looks for.
+fn is_probe(path: &str) -> bool {
+    path == "/health" || path.starts_with("/v2/health/")
 }
 
 /// Whose answer a call wants, by its path or its header.

@@ -14,14 +14,14 @@ use crate::service::proto::inference::{
 
 /// Why trace settings cannot be set.
 pub(crate) const NO_TRACES: Problem = Problem::NotOffered(
-    "traces are not written by the server: send a traceparent with each call and look for it in the log",
+    "trace settings are chosen where the server is started (--otlp-endpoint, --otlp-sample), not by a call",
 );
 
 /// Why log settings cannot be set.
 pub(crate) const NO_LOG_SETTINGS: Problem =
     Problem::NotOffered("log settings are chosen where the server is started, not by a call");
 
-/// The trace settings: no traces are written here.
+/// The trace settings, which are about files: none are written here.
 pub(crate) fn trace(request: TraceSettingRequest) -> Result<TraceSettingResponse, Problem> {
     // A setting without values asks for the default, which is in force.
     if request.settings.values().any(|setting| !setting.value.is_empty()) {

@@ -151,7 +151,7 @@ async fn what_is_not_offered_says_so() {
     assert_eq!(trace.settings["trace_level"].value, ["OFF"]);
     let on = trace_setting_request::SettingValue { value: vec!["TIMESTAMPS".to_owned()] };
     let on = TraceSettingRequest { settings: [("trace_level".to_owned(), on)].into(), ..Default::default() };
-    assert_told(&client.trace_setting(on).await.unwrap_err(), Code::Unimplemented, &["traceparent"]);
+    assert_told(&client.trace_setting(on).await.unwrap_err(), Code::Unimplemented, &["--otlp-endpoint"]);
     let log = client.log_settings(LogSettingsRequest::default()).await.unwrap().into_inner();
     assert!(log.settings.contains_key("log_info"));
     let value = log_settings_request::SettingValue::default();

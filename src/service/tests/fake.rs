@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -16,7 +17,7 @@ use crate::engine::{
 };
 use crate::memory::{
     Bound, Budget, BudgetChange, DeviceBooks, FitLine, FitPlan, Headroom, LedgerSnapshot, ModelBooks, ProfileState,
-    Reading, Readings, Terms, fit_plan,
+    Reading, Readings, Rungs, Terms, fit_plan,
 };
 use crate::model::{ModelCard, TokenRow};
 use crate::scheduler::Reason;
@@ -176,6 +177,7 @@ impl FakeEngine {
         once(counted.batches.entry(rows.len() as u32).or_default(), Micros::new(700));
         counted.rows += rows.len() as u64;
         counted.steps += 1;
+        let accepted = std::time::Instant::now() - Duration::from_micros(900);
         let step = StepFacts {
             id: StepId::new(7),
             batch_rows: rows.len() as u32,
@@ -187,8 +189,11 @@ impl FakeEngine {
             ceiling: Bytes::kib(120),
             headroom: Bytes::kib(130),
             compute: Micros::new(700),
+            began: accepted + Duration::from_micros(200),
+            ended: accepted + Duration::from_micros(900),
+            rungs: Rungs { halvings: 1, ..Rungs::default() },
         };
-        Answer { rows, queued: Micros::new(200), steps: vec![step] }
+        Answer { rows, accepted, queued: Micros::new(200), steps: vec![step] }
     }
 }
 

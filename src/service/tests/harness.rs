@@ -17,6 +17,7 @@ use crate::service::proto::inference::infer_parameter::ParameterChoice;
 use crate::service::proto::inference::model_infer_request::InferInputTensor;
 use crate::service::proto::inference::{InferParameter, InferTensorContents, ModelInferRequest, ModelInferResponse};
 use crate::service::{Drained, Limits, Listeners, Security, SecurityFiles, ServeError, serve};
+use crate::telemetry::traces::Traces;
 
 pub(super) struct TestServer {
     pub(super) engine: FakeEngine,
@@ -30,10 +31,18 @@ pub(super) struct TestServer {
 
 impl TestServer {
     pub(super) async fn start() -> TestServer {
-        TestServer::with(Limits { drain_notice: Duration::ZERO, ..Limits::default() }).await
+        TestServer::traced(Traces::off()).await
+    }
+
+    pub(super) async fn traced(traces: Traces) -> TestServer {
+        TestServer::with_both(Limits { drain_notice: Duration::ZERO, ..Limits::default() }, traces).await
     }
 
     pub(super) async fn with(limits: Limits) -> TestServer {
+        TestServer::with_both(limits, Traces::off()).await
+    }
+
+    async fn with_both(limits: Limits, traces: Traces) -> TestServer {
         let engine = FakeEngine::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
@@ -42,7 +51,7 @@ impl TestServer {
         let listeners = Listeners { grpc: listener, http: Some((fronts, axum::Router::new())), admin: None };
         let security = Security::open([127, 0, 0, 1].into(), SecurityFiles::default()).unwrap();
         let (shutdown, told) = oneshot::channel();
-        let serving = tokio::spawn(serve(listeners, engine.clone(), limits, security, None, async {
+        let serving = tokio::spawn(serve(listeners, engine.clone(), limits, security, traces, None, async {
             let _ = told.await;
         }));
         let channel = endpoint.connect().await.unwrap();

@@ -15,6 +15,7 @@ use crate::service::Limits;
 use crate::service::context::Context;
 use crate::service::http::router;
 use crate::service::results;
+use crate::telemetry::traces::Traces;
 use crate::units::{Bytes, Micros};
 
 pub(super) struct Front {
@@ -29,8 +30,12 @@ impl Front {
     }
 
     fn with(limits: Limits) -> Front {
+        Front::traced(limits, Traces::off())
+    }
+
+    pub(super) fn traced(limits: Limits, traces: Traces) -> Front {
         let (engine, (draining, is_draining)) = (FakeEngine::new(), watch::channel(false));
-        let context = Context::new(engine.clone(), limits, is_draining, None).unwrap();
+        let context = Context::new(engine.clone(), limits, traces, is_draining, None).unwrap();
         Front { engine, draining, app: router(Arc::new(context)) }
     }
 

@@ -12,6 +12,7 @@ mod deadlines;
 mod overload;
 mod messages;
 mod streams;
+mod traces;
 mod tei;
 mod drain;
 mod rest;

@@ -14,6 +14,7 @@ use tonic_prost::ProstCodec;
 
 use super::fake::FakeEngine;
 use crate::service::{Limits, Listeners, Security, SecurityFiles, serve};
+use crate::telemetry::traces::Traces;
 
 /// A server that believes to listen on `0.0.0.0`.
 pub(super) struct Secured {
@@ -33,7 +34,7 @@ impl Secured {
         let listeners = Listeners { grpc, http: Some((http, others)), admin: Some(admin) };
         let security = Security::open([0, 0, 0, 0].into(), files).unwrap();
         let (until, told) = oneshot::channel();
-        tokio::spawn(serve(listeners, FakeEngine::new(), Limits::default(), security, None, async {
+        tokio::spawn(serve(listeners, FakeEngine::new(), Limits::default(), security, Traces::off(), None, async {
             // Its sender goes with the test.
             let _ = told.await;
         }));
