@@ -10,6 +10,7 @@ pub mod plan;
 pub mod pull;
 pub mod profile;
 pub mod bench;
+pub mod top;
 #[cfg(feature = "cuda")]
 pub mod gpu_test;
 mod table;
@@ -48,6 +49,8 @@ enum Command {
     Pull(pull::PullArgs),
     /// Put a server under load and report what came of it
     Bench(bench::BenchArgs),
+    /// Watch a server in the terminal: memory, models, latencies, why batches were not larger
+    Top(top::TopArgs),
     /// Check on this machine's GPU that every byte is accounted for
     #[cfg(feature = "cuda")]
     GpuTest(gpu_test::GpuTestArgs),
@@ -70,6 +73,7 @@ impl Cli {
             Command::Profile(args) => profile::run(args),
             Command::Pull(args) => pull::run(args),
             Command::Bench(args) => bench::run(args),
+            Command::Top(args) => top::run(args),
             #[cfg(feature = "cuda")]
             Command::GpuTest(args) => gpu_test::run(args),
         }

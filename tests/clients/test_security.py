@@ -170,6 +170,16 @@ def test_our_own_load(secured):
     assert refused.returncode != 0 and "needs a token" in refused.stderr, refused.stderr
 
 
+def test_our_own_view(secured):
+    """`plimsoll top` on the HTTP port, which asks for what the metrics port does not."""
+    command = [binary(), "top", "--once", "--interval", "200ms", "--address", f"localhost:{secured.server.http_port}"]
+    command += ["--tls-ca", secured.ca]
+    done = subprocess.run([*command, "--token-file", secured.tokens], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "tiny-embed" in done.stdout, done.stderr
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1 and "401" in refused.stderr, refused.stderr
+
+
 def test_without_tokens_administration_is_closed_to_other_machines(tmp_path):
     port = free_port()
     server = Server(tmp_path, "--models", "embedded", "--address", "0.0.0.0", "--admin-address", f"127.0.0.1:{port}")

@@ -64,23 +64,37 @@ impl CredentialArgs {
             }
             endpoint = endpoint.tls_config(tls).context("the certificates cannot be used")?;
         }
-        let token = self.token_file.as_deref().map(token).transpose()?;
+        let token = match self.bearer()? {
+            Some(header) => Some(header.parse().context("the token cannot be sent in a header")?),
+            None => None,
+        };
         let channel = endpoint.connect().await.with_context(|| format!("no gRPC server answers at {address}"))?;
         Ok(InterceptedService::new(channel, Token(token)))
+    }
+
+    /// The header `authorization`, where there is a token.
+    ///
+    /// # Errors
+    /// A file that has none.
+    pub(in crate::cli) fn bearer(&self) -> anyhow::Result<Option<String>> {
+        self.token_file.as_deref().map(bearer).transpose()
     }
 }
 
 /// The first token of a file, which may be the server's own.
-fn token(path: &Path) -> anyhow::Result<MetadataValue<Ascii>> {
+fn bearer(path: &Path) -> anyhow::Result<String> {
     let text = String::from_utf8(read(path)?).with_context(|| format!("{} is not text", path.display()))?;
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let Some(token) = lines.next().and_then(|line| line.split_ascii_whitespace().next()) else {
         bail!("{} has no token", path.display());
     };
-    let header = format!("Bearer {token}").parse();
-    header.with_context(|| format!("the token in {} cannot be sent in a header", path.display()))
+    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        bail!("the token in {} cannot be sent in a header", path.display());
+    }
+    Ok(format!("Bearer {token}"))
 }
 
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+/// Reads a file, whose name is in the error.
+pub(in crate::cli) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(path).with_context(|| format!("{} cannot be read", path.display()))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// A sentence with what was found and what is allowed.
-pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(in crate::cli) fn parse_duration(text: &str) -> Result<Duration, String> {
     let error = || format!("'{text}' is not a duration: write a number with us, ms, s or m, such as 40ms or 1.5s");
     let trimmed = text.trim();
     let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(error)?;

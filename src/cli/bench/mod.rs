@@ -4,13 +4,13 @@
 //! [`recorder`] judges its end, the [`report`] says what it all amounts to.
 
 mod args;
-mod duration;
+pub(super) mod duration;
 mod lengths;
 mod words;
 mod weighted;
 mod workload;
 mod arrivals;
-pub(in crate::cli) mod connect;
+pub(super) mod connect;
 mod client;
 mod plimsoll_client;
 mod oip_client;
