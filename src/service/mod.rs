@@ -10,6 +10,7 @@ pub mod proto;
 mod limits;
 mod port;
 mod errors;
+mod problem;
 mod call;
 mod tokenizer;
 mod context;

@@ -122,28 +122,25 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(line: &str, expected: Option<(&str, &[(&str, &str)], f64)>) {
-        let owned = |(name, labels, value): (&str, &[(&str, &str)], f64)| {
-            let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-            (Series { name: name.to_owned(), labels }, value)
-        };
-        assert_eq!(parse_line(line), expected.map(owned), "{line}");
+    fn check(line: &str, name: &str, labels: &[(&str, &str)], value: f64) {
+        let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        assert_eq!(parse_line(line), Some((Series { name: name.to_owned(), labels }, value)), "{line}");
     }
 
     #[test]
     fn a_line_is_a_name_labels_and_a_number() {
-        check("up 1", Some(("up", &[], 1.0)));
-        check("up{} 1.5 1395066363000", Some(("up", &[], 1.5)));
-        check(r#"a{m="x"} 2e3"#, Some(("a", &[("m", "x")], 2000.0)));
-        check(r#"a{z="1", b="2",} +Inf"#, Some(("a", &[("b", "2"), ("z", "1")], f64::INFINITY)));
-        check(r#"a{m="x,y=\"}\\\n"} 0"#, Some(("a", &[("m", "x,y=\"}\\\n")], 0.0)));
-        check(r#"a{m="größe"} -1"#, Some(("a", &[("m", "größe")], -1.0)));
+        check("up 1", "up", &[], 1.0);
+        check("up{} 1.5 1395066363000", "up", &[], 1.5);
+        check(r#"a{m="x"} 2e3"#, "a", &[("m", "x")], 2000.0);
+        check(r#"a{z="1", b="2",} +Inf"#, "a", &[("b", "2"), ("z", "1")], f64::INFINITY);
+        check(r#"a{m="x,y=\"}\\\n"} 0"#, "a", &[("m", "x,y=\"}\\\n")], 0.0);
+        check(r#"a{m="größe"} -1"#, "a", &[("m", "größe")], -1.0);
     }
 
     #[test]
     fn what_is_no_sample_is_left_out() {
         for line in ["", "# HELP a b", "a", "a b", r#"a{m="x} 1"#, r#"a{m=x} 1"#, r#"a{m="x" 1"#, r#"a{m="x\"#, "a{"] {
-            check(line, None);
+            assert_eq!(parse_line(line), None, "{line}");
         }
     }
 
