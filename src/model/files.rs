@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::embedded::{self, EmbeddedFile, embedded_names};
 use super::error::ModelError;
+use crate::config::MODEL_FILE;
 
 /// Where a model's files are. Cheap to clone.
 ///
@@ -117,7 +118,8 @@ impl ModelFiles {
     }
 
     /// Changes whenever a file of the model is replaced, written to, added or taken away: its length, its time, and which
-    /// file it is. Contents are not looked at: weights are gigabytes. What is built into the program never changes.
+    /// file it is. Contents are not looked at: weights are gigabytes. `model.toml` is not the model's own: what it says is
+    /// compared by whoever reads it. What is built into the program never changes.
     ///
     /// # Errors
     /// [`ModelError::Unreadable`] when the folder cannot be looked into.
@@ -134,6 +136,9 @@ impl ModelFiles {
             for path in paths {
                 // A link that leads nowhere is no file of the model.
                 let Ok(found) = path.metadata() else { continue };
+                if path == root.join(MODEL_FILE) {
+                    continue;
+                }
                 if found.is_dir() {
                     // The layout has one level of folders; what somebody keeps deeper is not the model's.
                     if folder == **root {
@@ -276,7 +281,8 @@ mod tests {
         let files = ModelFiles::open(folder.path()).unwrap();
         let stamp = || files.stamp().unwrap();
         let first = stamp();
-        assert_eq!(stamp(), first, "nothing has changed");
+        std::fs::write(folder.path().join(MODEL_FILE), "schema = 1").unwrap();
+        assert_eq!(stamp(), first, "nothing of the model's own has changed");
         let mut seen = vec![first];
         let mut check = |what: &str| {
             let now = stamp();

@@ -10,11 +10,10 @@ use std::time::Duration;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::access::Refusal;
 use super::port::ReloadRefusal;
 pub(crate) use super::problem::Problem;
 use crate::admission::{LateAt, QueueLimit, Rejection, TooLarge};
-use crate::engine::{BudgetError, ChangeRefusal, Failure, PlanError, TraceError};
+use crate::engine::{BudgetError, ChangeRefusal, Failure, TraceError};
 use crate::units::Bytes;
 
 /// The domain of our ErrorInfo details.
