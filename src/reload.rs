@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
@@ -55,7 +56,9 @@ fn settings(config: &ServerConfig) -> BTreeMap<&'static str, String> {
 }
 
 /// Reads again what the server was started from.
-pub struct Reloader {
+pub struct Reloader(Arc<Inner>);
+
+struct Inner {
     options: ServeOptions,
     environment: Environment,
     engine: EngineHandle,
@@ -70,9 +73,11 @@ impl Reloader {
         engine: EngineHandle,
         served: Served,
     ) -> Reloader {
-        Reloader { options, environment, engine, served: Mutex::new(served) }
+        Reloader(Arc::new(Inner { options, environment, engine, served: Mutex::new(served) }))
     }
+}
 
+impl Inner {
     async fn run(&self) -> Result<Reloaded, ReloadRefusal> {
         let mut served = self.served.try_lock().map_err(|_| ReloadRefusal::Changes(ChangeRefusal::Busy))?;
         let (options, environment) = (self.options.clone(), self.environment.clone());
@@ -89,11 +94,16 @@ impl Reloader {
                 applied.map_err(|_| ReloadRefusal::Changes(ChangeRefusal::Draining))?.map_err(ReloadRefusal::Changes)?
             }
         };
-        for line in models.iter().filter(|line| line.outcome.is_err()) {
-            // What is served is what was; the next reload tries again.
-            match served.models.get(&line.model) {
-                Some(known) => drop(now.models.insert(line.model.clone(), known.clone())),
-                None => drop(now.models.remove(&line.model)),
+        for Changed { model, outcome, in_place, .. } in &models {
+            let Err(reason) = outcome else { continue };
+            // The next reload tries again, whichever revision the name stands for.
+            let known = match in_place {
+                true => Some(Known { config: Err(reason.clone()), stamp: String::new() }),
+                false => served.models.get(model).cloned(),
+            };
+            match known {
+                Some(known) => drop(now.models.insert(model.clone(), known)),
+                None => drop(now.models.remove(model)),
             }
         }
         // Those of the start stay in force.
@@ -106,12 +116,17 @@ impl Reloader {
 
 impl Reload for Reloader {
     fn reload(&self) -> Pin<Box<dyn Future<Output = Result<Reloaded, ReloadRefusal>> + Send + '_>> {
-        Box::pin(async move {
-            let outcome = self.run().await;
+        let inner = self.0.clone();
+        // On a task of its own: a caller that goes must not leave half of it undone.
+        let running = tokio::spawn(async move {
+            let outcome = inner.run().await;
             if let Err(refusal) = &outcome {
                 tracing::error!("nothing was reloaded: {refusal}");
             }
             outcome
+        });
+        Box::pin(async move {
+            running.await.unwrap_or_else(|error| Err(ReloadRefusal::Configuration(format!("it failed: {error}"))))
         })
     }
 }
@@ -166,7 +181,7 @@ fn log(models: &[Changed], later: &[String]) {
     if models.is_empty() && later.is_empty() {
         tracing::info!("reloaded: nothing has changed");
     }
-    for Changed { model, kind, outcome } in models {
+    for Changed { model, kind, outcome, .. } in models {
         match outcome {
             Ok(version) => tracing::info!(model, version, "reloaded: {model} {}", told(*kind, *version)),
             Err(reason) => tracing::error!(model, "reloaded: {model} could not be {}: {reason}", kind.as_str()),

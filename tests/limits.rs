@@ -1,4 +1,4 @@
-//! The README's table of limits says what the code does.
+//! The README's table of limits and docs/configuration.md say what the code does.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -31,6 +31,39 @@ fn the_readme_lists_every_limit_as_the_code_has_it() {
         std::fs::write(&path, format!("{before}{BEGIN}{}{END}{after}", table())).expect("README.md can be written");
     } else {
         assert_eq!(found, table(), "README.md is out of date: PLIMSOLL_REWRITE=1 cargo test --test limits");
+    }
+}
+
+/// Every setting under its heading.
+fn reference() -> String {
+    let mut text = String::from(
+        "# Settings\n\n\
+         Each is a flag (`--kebab-case`), a key of `server.toml` (`snake_case`) and an environment variable (`PLIMSOLL_UPPER_SNAKE`); the\n\
+         command line counts before the environment, that before the file, and the file before the default. `plimsoll config` prints\n\
+         those in force and where each was said. The keys of a model's `model.toml` are explained in `models/tiny-embed/model.toml`.\n\n\
+         Written by `PLIMSOLL_REWRITE=1 cargo test --test limits`.\n",
+    );
+    let mut group = "";
+    for setting in SETTINGS {
+        if setting.group != group {
+            group = setting.group;
+            write!(text, "\n## {group}\n\n| setting | default | what it is | what changing it costs |\n| --- | --- | --- | --- |\n")
+                .expect("writing to a String does not fail");
+        }
+        writeln!(text, "| `{}` | {} | {} | {} |", setting.name, setting.default, setting.doc, setting.cost)
+            .expect("writing to a String does not fail");
+    }
+    text
+}
+
+#[test]
+fn the_reference_of_settings_is_the_code() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    if std::env::var_os("PLIMSOLL_REWRITE").is_some() {
+        std::fs::write(&path, reference()).expect("docs/configuration.md can be written");
+    } else {
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert_eq!(found, reference(), "it is out of date: PLIMSOLL_REWRITE=1 cargo test --test limits");
     }
 }
 

@@ -45,6 +45,8 @@ impl Core {
     pub(super) fn abandon(&mut self, now: Timestamp) {
         self.reject_all(now);
         self.loads.clear();
+        // Who waits for it is told by its end.
+        self.reloading = None;
         self.drop_traces();
         for life in &mut self.models {
             life.tell_load_waiters(&Err(Failure::Rejected(Rejection::Draining)));
@@ -57,6 +59,7 @@ impl Core {
     /// Answers what is left. The thread ends, and with it the device.
     pub(super) fn stop(&mut self, now: Timestamp) {
         self.stopped = true;
+        self.reloading = None;
         self.drop_traces();
         self.reject_all(now);
     }

@@ -34,6 +34,8 @@ pub(super) struct Lifecycle {
     /// Its model's name.
     pub(super) name: String,
     pub(super) role: Role,
+    /// Its guarantee is not in force: others hold the bytes.
+    pub(super) guarantee_due: bool,
     /// As it was known before its settings were changed: somebody may still hold it.
     pub(super) known_as: Vec<Arc<Registered>>,
     /// What it is loaded from; `None` if it is broken from the start.
@@ -66,6 +68,7 @@ impl Lifecycle {
         Lifecycle {
             name,
             role,
+            guarantee_due: false,
             known_as: Vec::new(),
             blueprint,
             state,

@@ -253,8 +253,9 @@ impl Core {
 
     fn become_ready(&mut self, now: Timestamp, model: ModelId, reading: &Reading) {
         self.life(model).evicted = false;
-        self.take_over(now, model);
+        // In this order health never says that a model which is served by one revision or the other is not.
         self.set_state(model, ModelState::Ready, None);
+        self.take_over(now, model);
         let life = self.life(model);
         life.ready_at = now;
         life.tell_load_waiters(&Ok(()));
@@ -262,6 +263,9 @@ impl Core {
         let length_max = life.blueprint.as_ref().map_or(0, |blueprint| blueprint.card().length_max);
         let dtype = life.blueprint.as_ref().map_or("", |blueprint| blueprint.card().dtype.as_str());
         self.arrived(now, model, Ok(()));
+        if self.life(model).unloaded_by_hand {
+            self.begin_drain(model);
+        }
         model_ready(&ModelReady {
             model: self.name(model),
             dtype,

@@ -126,19 +126,22 @@ impl Core {
             }
             // Nobody has to go for one that is to be loaded beside another.
             let beside = matches!(self.life(model).role, Role::Successor { .. });
-            if !beside && self.waits_for_its_place(model) && now < self.life(model).load_by {
-                self.loads.retry_at = Some(self.life(model).load_by);
-                return;
-            }
             let (idle, grown_up) = if beside { (Vec::new(), None) } else { self.evictable(now, model) };
             match self.ledger.plan_load(model, need, reading, &idle) {
                 LoadPlan::Fits => {
                     self.loads.queue.pop_front();
                     return self.begin_load(now, wanted);
                 }
+                // Nobody is evicted for what a revision that leaves will give back.
+                _ if !beside && self.waits_for_its_place(model) && now < self.life(model).load_by => {
+                    self.loads.retry_at = Some(self.life(model).load_by);
+                    return;
+                }
                 LoadPlan::Evict(victims) => return self.evict(now, victims[0], model),
-                // It fits in the other's place only.
-                LoadPlan::Refuse(_) if beside => self.take_over(now, model),
+                // In the other's place, or not at all.
+                LoadPlan::Refuse(_) if beside && self.fits_in_its_place(now, model, need, reading) => {
+                    self.take_place(now, model);
+                }
                 LoadPlan::Refuse(_) if self.may_fit_later(now, model, need, reading) => {
                     let load_by = self.life(model).load_by;
                     self.loads.retry_at = Some(grown_up.map_or(load_by, |at| at.min(load_by)));

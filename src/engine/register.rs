@@ -50,6 +50,15 @@ pub(super) fn budget(config: &ModelConfig, available: Bytes) -> Budget {
     Budget { guaranteed: config.guaranteed.of(available), limit }
 }
 
+/// When a model's guarantee is in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Guarantee {
+    /// From the start, or the model is not registered.
+    Now,
+    /// When it is granted.
+    Later,
+}
+
 impl Core {
     /// The offer for the device that there is; what it cannot run is broken.
     pub(super) fn for_device(&self, offer: Offer) -> Offer {
@@ -73,12 +82,16 @@ impl Core {
         (awaited && needed > available).then_some((needed, available))
     }
 
-    /// Registers a revision that is made for the device. A successor has no guarantee before it takes over: until then its
-    /// model's guarantee is the other's.
+    /// Registers a revision that is made for the device.
     ///
     /// # Errors
     /// When the books cannot hold its budget; nothing has changed then.
-    pub(super) fn register(&mut self, offer: Offer, role: Role) -> Result<ModelId, BudgetRefusal> {
+    pub(super) fn register(
+        &mut self,
+        offer: Offer,
+        role: Role,
+        guarantee: Guarantee,
+    ) -> Result<ModelId, BudgetRefusal> {
         let Offer { name, required, model } = offer;
         let next = ModelId::new(self.models.len() as u32);
         let before = match role {
@@ -90,9 +103,9 @@ impl Core {
         let mut in_force = Budget::SHARED;
         if let Ok((config, blueprint)) = &model {
             let budget = budget(config, self.ledger.books().available());
-            (in_force, pinned) = match role {
-                Role::Successor { .. } => (Budget { guaranteed: Bytes::ZERO, ..budget }, false),
-                Role::Current | Role::Replaced { .. } | Role::Retired => (budget, config.pinned),
+            (in_force, pinned) = match guarantee {
+                Guarantee::Now => (budget, config.pinned),
+                Guarantee::Later => (Budget { guaranteed: Bytes::ZERO, ..budget }, false),
             };
             self.ledger.register(next, in_force, pinned)?;
             self.scheduler.add_lane(next, self.lane_rules.of(config, blueprint));
@@ -116,7 +129,7 @@ impl Core {
             reason,
             pinned,
             budget: in_force,
-            revision: 1,
+            revision: before.map_or(1, |before| self.shared.board.copy(before).revision + 1),
             resident: Bytes::ZERO,
             profile: None,
             drift: 1.0,

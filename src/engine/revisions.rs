@@ -13,13 +13,14 @@ use std::sync::Arc;
 use super::core::Core;
 use super::inbox::Reply;
 use super::lifecycle::{Lifecycle, Role};
-use super::register::budget;
+use super::register::{Guarantee, budget};
 use super::registry::{Definition, Registered};
 use super::start::Offer;
 use super::status::ModelState;
 use crate::admission::Rejection;
 use crate::config::{LoadPolicy, ModelConfig};
-use crate::memory::{Budget, BudgetRefusal, Ledger};
+use crate::memory::{Budget, BudgetRefusal, Ledger, LoadNeed, LoadPlan, Reading};
+use crate::telemetry::ModelLevels;
 use crate::units::{Bytes, Micros, ModelId, Timestamp};
 
 /// How long calls that hold an old revision are waited for. A call that takes longer than this to be tokenized and
@@ -70,8 +71,10 @@ pub struct Changed {
     pub model: String,
     /// What was to be done.
     pub kind: ChangeKind,
-    /// The version that is served now, or why the one before still is.
+    /// The version that is served now, or what went wrong.
     pub outcome: Result<u32, String>,
+    /// Whether the model is as it was asked for, though it may not be loaded; else it is as it was before.
+    pub in_place: bool,
 }
 
 /// Why nothing of a reload was done.
@@ -137,9 +140,12 @@ impl Core {
                 Done::Now(outcome) => outcome,
                 Done::Later(_) => Err("it is not ready yet".to_owned()),
             };
-            reloading.lines.push(Changed { model, kind, outcome });
+            let in_place = outcome.is_ok();
+            reloading.lines.push(Changed { model, kind, outcome, in_place });
         }
         self.reloading = Some(reloading);
+        // What one has given up another may have.
+        self.grant_what_is_due();
         self.publish_health();
         self.tell_reload();
     }
@@ -165,6 +171,9 @@ impl Core {
         let mut fitting = Vec::with_capacity(changes.len());
         for change in changes {
             let change = match change {
+                Change::Add(Offer { name, .. }) if known(&name).is_ok() => {
+                    return Err(ChangeRefusal::Broken { name, reason: "it is served already".to_owned() });
+                }
                 Change::Add(offer) => Change::Add(self.sound(offer)?),
                 Change::Replace(offer) => {
                     known(&offer.name)?;
@@ -213,8 +222,11 @@ impl Core {
         match change {
             Change::Add(offer) => {
                 let name = offer.name.clone();
-                let done = match self.register(offer, Role::Current) {
-                    Ok(id) => self.arrive(now, id),
+                let done = match self.register(offer, Role::Current, Guarantee::Later) {
+                    Ok(id) => {
+                        self.grant(id);
+                        self.arrive(now, id)
+                    }
                     Err(refusal) => Done::Now(Err(refusal.to_string())),
                 };
                 (name, ChangeKind::Added, done)
@@ -261,7 +273,8 @@ impl Core {
         };
         let version = old.version() + 1;
         let model = offer.model.map(|(config, blueprint)| (config, blueprint.with_version(version)));
-        let new = match self.register(Offer { model, ..offer }, Role::Successor { of: old.id }) {
+        let role = Role::Successor { of: old.id };
+        let new = match self.register(Offer { model, ..offer }, role, Guarantee::Later) {
             Ok(new) => new,
             Err(refusal) => return Done::Now(Err(refusal.to_string())),
         };
@@ -272,10 +285,14 @@ impl Core {
                 Done::Later(new)
             }
             ModelState::NotLoaded | ModelState::Draining | ModelState::Broken => {
-                let stays_away = self.life(old.id).unloaded_by_hand;
+                // Made to go for another, it comes back with the first request: and so does the new one.
+                let evicted = self.life(old.id).evicted;
                 self.take_over(now, new);
-                self.life(new).unloaded_by_hand = stays_away;
-                if stays_away { Done::Now(Ok(version)) } else { self.arrive(now, new) }
+                self.life(new).evicted = evicted;
+                match evicted || self.life(new).unloaded_by_hand {
+                    true => Done::Now(Ok(version)),
+                    false => self.arrive(now, new),
+                }
             }
         }
     }
@@ -287,12 +304,9 @@ impl Core {
         let (Some(blueprint), Ok(definition)) = (self.life(id).blueprint.clone(), &registered.definition) else {
             return Err("its files cannot be read".to_owned());
         };
-        let budget = budget(&config, self.ledger.books().available());
-        self.ledger.set_budget(id, budget).map_err(|refusal| refusal.to_string())?;
-        self.ledger.pin(id, config.pinned);
         self.scheduler.set_lane(id, self.lane_rules.of(&config, &blueprint));
         self.shared.board.with(id, |status| {
-            (status.budget, status.pinned, status.share) = (budget, config.pinned, config.share);
+            status.share = config.share;
             status.revision += 1;
         });
         let (name, required, version) = (registered.name.clone(), config.required, registered.version());
@@ -301,33 +315,72 @@ impl Core {
         let known_as = &mut self.life(id).known_as;
         known_as.retain(|former| Arc::strong_count(former) > 1);
         known_as.push(registered);
+        self.grant(id);
         Ok(version)
+    }
+
+    /// Puts budget and pin of a configuration in force. Of a guarantee that others' bytes are in the way of, when those are
+    /// back: until then there is none.
+    fn grant(&mut self, id: ModelId) {
+        let Ok(definition) = self.shared.registry.get(id).definition.clone() else { return };
+        let (wanted, pinned) = (budget(&definition.config, self.ledger.books().available()), definition.config.pinned);
+        self.ledger.pin(id, pinned);
+        let granted = self.ledger.set_budget(id, wanted).is_ok();
+        let in_force = if granted { wanted } else { Budget { guaranteed: Bytes::ZERO, ..wanted } };
+        if !granted && let Err(refusal) = self.ledger.set_budget(id, in_force) {
+            tracing::warn!(model = self.name(id), "the budget of {} is as before: {refusal}", self.name(id));
+            return;
+        }
+        self.life(id).guarantee_due = !granted;
+        self.shared.board.with(id, |status| (status.budget, status.pinned) = (in_force, pinned));
+    }
+
+    /// Gives guarantees that could not be given before, as far as they can be now.
+    fn grant_what_is_due(&mut self) {
+        for id in self.model_ids() {
+            let Lifecycle { guarantee_due, role, .. } = *self.life(id);
+            if guarantee_due && role == Role::Current {
+                self.grant(id);
+            }
+        }
     }
 
     /// A successor takes the place of the one before it: from now on its name stands for it.
     pub(super) fn take_over(&mut self, now: Timestamp, new: ModelId) {
         let Role::Successor { of: old } = self.life(new).role else { return };
-        self.life(new).role = Role::Current;
+        // Whoever has unloaded the model has unloaded this revision, too.
+        let stays_away = self.life(old).unloaded_by_hand;
+        let life = self.life(new);
+        (life.role, life.unloaded_by_hand) = (Role::Current, stays_away);
         self.shared.registry.point_to(new);
         self.part(now, old);
+        self.grant(new);
         let registered = self.shared.registry.get(new);
         let (state, name) = (self.life(new).state, registered.name.clone());
-        if let Ok(definition) = &registered.definition {
-            let budget = budget(&definition.config, self.ledger.books().available());
-            let pinned = definition.config.pinned;
-            self.ledger.pin(new, pinned);
-            let in_force = match self.ledger.set_budget(new, budget) {
-                Ok(_) => budget,
-                Err(refusal) => {
-                    tracing::warn!(model = name, "the budget of {name} is not in force: {refusal}");
-                    Budget { guaranteed: Bytes::ZERO, ..budget }
-                }
-            };
-            self.shared.board.with(new, |status| (status.budget, status.pinned) = (in_force, pinned));
-        }
         self.rig.model_metrics(new).state(state.as_str());
         tracing::info!(model = name, version = registered.version(), "{name} is version {} now", registered.version());
         self.publish_health();
+    }
+
+    /// Whether a successor that does not fit beside the one before would in its place, idle models evicted.
+    pub(super) fn fits_in_its_place(&self, now: Timestamp, new: ModelId, need: LoadNeed, reading: &Reading) -> bool {
+        let Role::Successor { of: old } = self.models[new.get() as usize].role else { return false };
+        let mut without = self.ledger.clone();
+        without.pin(old, false);
+        // Lowering a guarantee is never refused.
+        let _ = without.set_budget(old, Budget::SHARED);
+        let mut may_go = vec![old];
+        may_go.extend(self.evictable(now, new).0.into_iter().filter(|other| *other != old));
+        !matches!(without.plan_load(new, need, reading, &may_go), LoadPlan::Refuse(_))
+    }
+
+    /// A successor's name stands for it before it is loaded: those who ask for it wait. The server is as ready as it was,
+    /// as it is where a model had to make room and comes back.
+    pub(super) fn take_place(&mut self, now: Timestamp, new: ModelId) {
+        let load_by = now + LEAVE_WITHIN + self.load_rules.timeout;
+        let life = self.life(new);
+        (life.load_by, life.evicted) = (load_by, true);
+        self.take_over(now, new);
     }
 
     /// A revision that no name stands for any more keeps no room from others.
@@ -343,6 +396,7 @@ impl Core {
 
     /// Lets revisions go that no name stands for and nobody holds.
     pub(super) fn see_off(&mut self, now: Timestamp) {
+        self.give_up_waiting(now);
         for model in self.model_ids() {
             let Role::Replaced { leave_by } = self.life(model).role else { continue };
             if !self.scheduler.is_drained(model) {
@@ -360,10 +414,27 @@ impl Core {
                 ModelState::Loading if !held && self.loads.remove(model) => {
                     self.go_down(now, model, ModelState::NotLoaded, None, Rejection::NotLoaded);
                 }
+                // It is there, and its profile is being measured.
+                ModelState::Loading if !held && self.ledger.is_resident(model) => self.begin_drain(model),
                 ModelState::NotLoaded | ModelState::Broken if !held => self.retire(model),
                 // On its way in or out, or held.
                 _ => {}
             }
+        }
+    }
+
+    /// Tells a reload of models that are there and do not get the room to be measured within the time for a load. A successor
+    /// leaves again; others go on.
+    fn give_up_waiting(&mut self, now: Timestamp) {
+        let open: Vec<ModelId> = self.reloading.iter().flat_map(|reloading| reloading.open.keys().copied()).collect();
+        for model in open {
+            if now < self.life(model).load_by || !self.ledger.is_resident(model) {
+                continue;
+            }
+            if matches!(self.life(model).role, Role::Successor { .. }) {
+                self.begin_drain(model);
+            }
+            self.arrived(now, model, Err("its smallest step finds no room".to_owned()));
         }
     }
 
@@ -375,12 +446,27 @@ impl Core {
     }
 
     fn retire(&mut self, model: ModelId) {
+        if self.speaks_for_its_name(model) {
+            // Nobody publishes its levels from now on.
+            let gone = ModelLevels {
+                budget: Budget::SHARED,
+                resident: Bytes::ZERO,
+                kv: Bytes::ZERO,
+                headroom: Bytes::ZERO,
+                drift: 1.0,
+                batch_rows_max: 0,
+            };
+            self.rig.model_metrics(model).levels(&gone);
+        }
+        // It may be queued without anybody waiting for it.
+        self.loads.remove(model);
         self.ledger.close(model);
         self.scheduler.remove_lane(model);
         self.shared.registry.retire(model);
         let life = self.life(model);
         (life.role, life.blueprint) = (Role::Retired, None);
         life.known_as.clear();
+        self.grant_what_is_due();
     }
 
     /// A model that a reload waits for is ready, or is not and why. A successor that cannot serve leaves, and the one
@@ -391,10 +477,12 @@ impl Core {
             self.life(model).role = Role::Replaced { leave_by: now };
         }
         let version = self.shared.registry.get(model).version();
+        let in_place = self.life(model).role == Role::Current;
         if let Some(reloading) = &mut self.reloading
             && let Some(line) = reloading.open.remove(&model)
         {
-            reloading.lines[line].outcome = outcome.map(|()| version);
+            let line = &mut reloading.lines[line];
+            (line.outcome, line.in_place) = (outcome.map(|()| version), in_place);
         }
         self.tell_reload();
     }

@@ -16,7 +16,7 @@ use super::health::{HealthView, Pulse};
 use super::inbox::Message;
 use super::lifecycle::Role;
 use super::loads::LoadRules;
-use super::register::LaneRules;
+use super::register::{Guarantee, LaneRules};
 use super::registry::Registry;
 use super::rig::Rig;
 use super::status::Board;
@@ -195,7 +195,7 @@ pub(super) fn assemble(
         if let Some((needed, available)) = core.never_fits(&offer) {
             return Err(EngineError::NeverFits { name, needed, available });
         }
-        core.register(offer, Role::Current).map_err(|refusal| EngineError::Budget { name, refusal })?;
+        core.register(offer, Role::Current, Guarantee::Now).map_err(|refusal| EngineError::Budget { name, refusal })?;
     }
     Ok(core)
 }

@@ -58,6 +58,7 @@ impl Blueprint {
     /// A [`ModelError`] naming the file and key, what was found and what is allowed.
     pub fn new(config: &ModelConfig, files: ModelFiles) -> Result<Blueprint, ModelError> {
         let place = files.place("config.json");
+        let stamp = files.stamp()?;
         let needed = "the folder has to hold a model in the Hugging Face layout";
         let bytes = files.read("config.json", CONFIG_BYTES_MAX)?.ok_or_else(|| ModelError::missing(&*place, needed))?;
         let model = EncoderConfig::parse(&place, &bytes)?;
@@ -71,7 +72,9 @@ impl Blueprint {
         let content_key = content_key(config, &card, &bytes, &weights);
         let sha256 = config.sha256.iter().map(|(file, digest)| (file.clone(), digest.clone())).collect();
         let card = Arc::new(card);
-        let stamp = files.stamp()?;
+        if files.stamp()? != stamp {
+            return Err(ModelError::unreadable(files.place(""), "its files changed while they were read: try again"));
+        }
         let step_tokens_max = config.step_tokens_max;
         let inner = Inner { card, config: model, files, weights, sha256, step_tokens_max, content_key, stamp };
         Ok(Blueprint::made_for(DeviceForm::Cpu, Arc::new(inner)))

@@ -42,6 +42,7 @@ class Site:
         shutil.copytree(source, fresh)
         lines = ["schema = 1", f'pooling = "{pooling}"']
         lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+        lines += ["[source]", 'path = "."']
         (fresh / "model.toml").write_text("\n".join(lines) + "\n")
         old = self.models / name
         if old.exists():
@@ -153,10 +154,10 @@ def test_twenty_revisions_under_load_lose_nothing(site, budget):
 
 def test_a_broken_file_changes_nothing(site):
     site = site()
-    (site.models / "mine" / "model.toml").write_text('schema = 1\npoolin = "cls"\n')
+    (site.models / "mine" / "model.toml").write_text('schema = 1\npoolin = "cls"\n[source]\npath = "."\n')
     code, told = site.reload()
     assert code == 1 and "nothing was reloaded" in told and "poolin" in told, told
-    (site.models / "mine" / "model.toml").write_text("schema = 1\n")
+    (site.models / "mine" / "model.toml").write_text('schema = 1\n[source]\npath = "."\n')
     (site.models / "mine" / "config.json").write_text("{")
     code, told = site.reload()
     assert code == 1 and "config.json" in told, told
@@ -177,12 +178,12 @@ def test_models_come_and_go_and_settings_change(site, tmp_path):
     assert site.reload() == (0, "nothing has changed\n")
     site.put("other", "cls")
     toml = site.models / "mine" / "model.toml"
-    toml.write_text(toml.read_text() + "share = 3.0\npinned = true\n")
-    (tmp_path / "server.toml").write_text("queue_rows_max = 77\n")
+    toml.write_text(toml.read_text().replace("schema = 1", "schema = 1\nshare = 3.0\npinned = true"))
+    (tmp_path / "server.toml").write_text("queue_rows_max = 7000\n")
     code, told = site.reload()
     *models, setting = told.splitlines()
     assert (code, sorted(models)) == (0, ["mine: tuned, version 1", "other: added, version 1"])
-    assert setting.startswith("queue_rows_max: ") and setting.endswith(" -> 77: from the next start"), told
+    assert setting.startswith("queue_rows_max: ") and setting.endswith(" -> 7000: from the next start"), told
     with triton.InferenceServerClient(site.server.address) as client:
         assert embed(client, "other").shape == (2, 192)
         shutil.rmtree(site.models / "mine")

@@ -366,6 +366,11 @@ impl<T: std::fmt::Debug> Asked<T> {
         self.0.try_recv().expect("the call is answered")
     }
 
+    /// Nobody will answer it any more.
+    pub(super) fn is_gone(&mut self) -> bool {
+        matches!(self.0.try_recv(), Err(TryRecvError::Closed))
+    }
+
     pub(super) fn assert_waits(&mut self) {
         assert_eq!(self.0.try_recv().map(drop).unwrap_err(), TryRecvError::Empty, "the call is not answered yet");
     }

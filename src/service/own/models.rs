@@ -73,7 +73,7 @@ impl<E: Inference + Operations> Models for Own<E> {
 
     async fn reload(&self, _: Request<wire::ReloadRequest>) -> Result<Response<wire::ReloadResponse>, Status> {
         let Reloaded { models, after_restart } = self.reloader()?.reload().await.map_err(Problem::Reload)?;
-        let change = |Changed { model, kind, outcome }: Changed| {
+        let change = |Changed { model, kind, outcome, .. }: Changed| {
             let kind = kind.as_str().to_owned();
             let (version, error) = match outcome {
                 Ok(version) => (version.to_string(), String::new()),
