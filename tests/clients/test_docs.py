@@ -91,5 +91,5 @@ def test_start(tmp_path):
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=180)
     assert done.returncode == 0, done.stdout
-    for told in ("[[", '"object"', "my-model", "second: tuned, version 1", "100", "environment"):
+    for told in ("[[", '"object"', "my-model", "second: tuned, version 1", "2000", "environment"):
         assert told in done.stdout, (told, done.stdout)
