@@ -75,7 +75,7 @@ def test_start(tmp_path):
     blocks = re.findall(r"```sh\n(.*?)```", page, re.S)
     assert len(blocks) >= 5
     ports = {port: str(free_port()) for port in ("8000", "8001", "8002")}
-    script = "set -e -o pipefail; set -m; trap 'kill $(jobs -p) 2>/dev/null' EXIT\n" + "\n".join(blocks)
+    script = "set -e -o pipefail; set -m; trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + "\n".join(blocks)
     script = re.sub(r"127\.0\.0\.1:(800[012])", lambda found: f"127.0.0.1:{ports[found[1]]}", script)
     for command, option, port in (("health", "--address", "8002"), ("top", "--address", "8002"),
                                   ("bench", "--address", "8001"), ("reload", "--address", "8001")):
