@@ -227,3 +227,29 @@ def test_a_call_does_the_same(site, tmp_path):
         with pytest.raises(grpc.RpcError) as refused:
             models.Reload(messages.ReloadRequest())
         assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+
+
+def test_a_caller_who_goes_leaves_nothing_half_done(site):
+    site = site()
+    site.put("mine", "cls")
+    site.put("other")
+    gone = subprocess.Popen([binary(), "reload", "--address", site.server.address], stdout=subprocess.DEVNULL)
+    time.sleep(0.05)
+    gone.kill()
+    gone.wait()
+    # Whatever it had begun is done, and the next one finds what is there.
+    shutil.rmtree(site.models / "other")
+    end = time.monotonic() + 60
+    while True:
+        code, told = site.reload()
+        if code == 0:
+            break
+        assert "another reload is under way" in told, told
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    assert site.version() == 2
+    assert site.reload() == (0, "nothing has changed\n")
+    with triton.InferenceServerClient(site.server.address) as client:
+        assert embed(client).shape == (2, 192)
+        with pytest.raises(triton.InferenceServerException):
+            embed(client, "other")
