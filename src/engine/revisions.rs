@@ -423,18 +423,20 @@ impl Core {
         }
     }
 
-    /// Tells a reload of models that are there and do not get the room to be measured within the time for a load. A successor
-    /// leaves again; others go on.
+    /// Models of a reload that are there and do not get the room to be measured within the time for a load: a successor takes
+    /// the other's place to have it; of others the reload is told, and they go on.
     fn give_up_waiting(&mut self, now: Timestamp) {
         let open: Vec<ModelId> = self.reloading.iter().flat_map(|reloading| reloading.open.keys().copied()).collect();
         for model in open {
             if now < self.life(model).load_by || !self.ledger.is_resident(model) {
                 continue;
             }
-            if matches!(self.life(model).role, Role::Successor { .. }) {
-                self.begin_drain(model);
+            match self.life(model).role {
+                Role::Successor { .. } => self.take_place(now, model),
+                Role::Current | Role::Replaced { .. } | Role::Retired => {
+                    self.arrived(now, model, Err("its smallest step finds no room".to_owned()));
+                }
             }
-            self.arrived(now, model, Err("its smallest step finds no room".to_owned()));
         }
     }
 

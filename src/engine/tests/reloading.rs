@@ -353,6 +353,24 @@ fn a_reload_is_answered_whatever_happens_to_its_models() {
 }
 
 #[test]
+fn where_two_have_no_room_for_a_step_the_old_one_makes_it() {
+    let mut world = World::ready(Setup::of([model("a")]).with_room_for(2));
+    let mut reload = apply(&mut world, [replace("a")]);
+    world.finish();
+    assert_eq!(world.machine().held.len(), 2, "their weights fit");
+    let mut machine = world.machine();
+    machine.cached = Bytes::ZERO;
+    machine.neighbour = machine.total.saturating_sub(weights() * 2 + Bytes::kib(50));
+    drop(machine);
+    for _ in 0..30 {
+        world.rest();
+        world.advance(Micros::secs(1));
+    }
+    assert_eq!(reload.answer(), Ok(vec![changed("a", ChangeKind::Replaced, Ok(2))]));
+    assert_eq!(world.machine().held.keys().copied().collect::<Vec<_>>(), [id(1)]);
+}
+
+#[test]
 fn a_model_that_is_removed_while_it_is_measured_leaves() {
     let mut world = World::new(Setup::of([model("a"), on_demand("b")]));
     world.finish();
