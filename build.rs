@@ -27,7 +27,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(PROTOS, ["proto"])?;
     // Reflection serves this file.
     std::fs::write(out.join("descriptors.bin"), prost::Message::encode_to_vec(&descriptors))?;
-    tonic_prost_build::configure().bytes(".inference").compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .bytes(".inference")
+        .codec_path("crate::service::codec::BoundedCodec")
+        .compile_fds(descriptors)?;
     Ok(())
 }
 

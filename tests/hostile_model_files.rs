@@ -71,6 +71,11 @@ fn safetensors_headers() {
     refused(weights(safetensors(&one("[3]", "[0,8]"), 8)), &["12 bytes"]);
     refused(weights(safetensors(&one("[-1]", "[0,8]"), 8)), &["tensor 'a'"]);
     refused(weights(safetensors(&one("[4294967296,4294967296]", "[0,8]"), 8)), &["shape"]);
+    refused(weights(safetensors(&one("[1,1,1,1,1,1,1,1,2]", "[0,8]"), 8)), &["tensor 'a'", "9 dimensions"]);
+    let many: Vec<_> = (0..65_537)
+        .map(|index| format!("\"{index}\":{{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[0,0]}}"))
+        .collect();
+    refused(weights(safetensors(&format!("{{{}}}", many.join(",")), 0)), &["65537 tensors"]);
     refused(weights(safetensors(&one("[2]", "[4,12]"), 12)), &["gaps or overlaps"]);
     refused(weights(safetensors(&one("[2]", "[0,8]"), 9)), &["gaps or overlaps"]);
 }

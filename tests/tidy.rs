@@ -85,7 +85,7 @@ fn outside(modules: &[&str]) -> impl Iterator<Item = Source> {
 
 /// All Rust files of ours, tests and benches too.
 fn everywhere() -> impl Iterator<Item = Source> {
-    ["src", "tests", "benches"].into_iter().filter(|folder| root().join(folder).is_dir()).flat_map(sources)
+    ["src", "tests", "benches", "fuzz"].into_iter().filter(|folder| root().join(folder).is_dir()).flat_map(sources)
 }
 
 #[test]

@@ -25,6 +25,8 @@ pub use fault::Fault;
 pub use files::ModelFiles;
 pub use form::DeviceForm;
 pub use layers::Kernels;
+#[doc(hidden)]
+pub use weights::read_every_tensor;
 
 use crate::memory::Axes;
 

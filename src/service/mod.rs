@@ -12,6 +12,7 @@ mod port;
 mod errors;
 mod problem;
 mod call;
+mod codec;
 mod tokenizer;
 mod context;
 mod request;
@@ -29,6 +30,8 @@ mod access;
 mod transport;
 mod security;
 mod server;
+#[doc(hidden)]
+pub mod fuzzing;
 #[cfg(test)]
 mod tests;
 

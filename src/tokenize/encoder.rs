@@ -2,6 +2,7 @@
 
 use tokenizers::{Encoding, Tokenizer, TruncationDirection};
 
+use super::charsmap;
 use super::error::{RowError, TokenizeError};
 use crate::model::TokenRow;
 
@@ -57,6 +58,15 @@ impl TextEncoder {
     /// # Errors
     /// A sentence when it is no tokenizer, or one that does not fit the model.
     pub fn new(json: &[u8], length_max: u32, vocabulary: u32, types: u32) -> Result<TextEncoder, String> {
+        // The library trusts some of what a file says, such as that a merge's second part is longer than its prefix.
+        let read = || TextEncoder::read(json, length_max, vocabulary, types);
+        let read = std::panic::catch_unwind(read).unwrap_or_else(|_| Err("the tokenizers library panics on it".into()));
+        // It also cuts that part at the prefix's length, wherever in a character that is, and says it in its error.
+        read.map_err(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+
+    fn read(json: &[u8], length_max: u32, vocabulary: u32, types: u32) -> Result<TextEncoder, String> {
+        charsmap::check(json)?;
         let mut tokenizer = Tokenizer::from_bytes(json).map_err(|error| error.to_string())?;
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| error.to_string())?;
@@ -68,8 +78,10 @@ impl TextEncoder {
             tokenizer.get_post_processor().map_or(0, |post| tokenizers::PostProcessor::added_tokens(post, pair))
         });
         let length_max = length_max as usize;
-        if special[1] >= length_max {
-            return Err(format!("{} special tokens, which leave no room in {length_max} tokens", special[1]));
+        // A template may put more of them around a text than around a pair.
+        let most = special[0].max(special[1]);
+        if most >= length_max {
+            return Err(format!("{most} special tokens, which leave no room in {length_max} tokens"));
         }
         Ok(TextEncoder { tokenizer, length_max, vocabulary, types, special })
     }
@@ -346,5 +358,21 @@ mod tests {
         assert!(refused(json, 3, 8192).contains("special tokens"));
         refused(&json[..1000], 512, 8192);
         refused(b"", 512, 8192);
+        let single = r###"{"added_tokens": [], "model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
+            "post_processor": {"type": "TemplateProcessing", "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+                "single": [{"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "a", "type_id": 0}}],
+                "special_tokens": {"a": {"id": "a", "ids": [0, 0, 0], "tokens": ["a", "a", "a"]}}}}"###;
+        assert!(refused(single.as_bytes(), 3, 8192).contains("3 special tokens"));
+        let merged = |second: &str, prefix: &str| {
+            let vocabulary = format!(r#"{{"a": 0, "{second}": 1}}"#);
+            let json = format!(
+                r#"{{"added_tokens": [], "model": {{"type": "BPE", "continuing_subword_prefix": "{prefix}",
+                    "vocab": {vocabulary}, "merges": [["a", "{second}"]]}}}}"#
+            );
+            refused(json.as_bytes(), 512, 8192)
+        };
+        assert!(merged("b", "##").contains("panics"));
+        let error = merged("\u{e9}", "#");
+        assert!(std::str::from_utf8(error.as_bytes()).is_ok() && error.contains('\u{fffd}'), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! Text to token ids, off the async threads.
 
 mod error;
+mod charsmap;
 mod encoder;
 mod pool;
 

@@ -3,7 +3,9 @@
 mod gguf;
 mod reader;
 mod safetensors;
+mod fuzzing;
 
+pub use fuzzing::read_every_tensor;
 pub(crate) use reader::{Part, Reader};
 
 use std::collections::BTreeMap;

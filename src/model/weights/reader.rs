@@ -65,7 +65,7 @@ impl Reader<'_> {
         let held = self.kernels.activations(self.dtype);
         let mut values = Vec::with_capacity(len * names.len());
         for name in names.iter().map(AsRef::as_ref) {
-            let stored = self.weights.expect(name, &[part.of * len])?;
+            let stored = self.expect(name, &[part.of * len], part, len)?;
             self.pieces(name, stored, part.elements(len), |piece| {
                 let largest = piece.iter().fold(0f32, |largest, value| largest.max(value.abs()));
                 if held == DType::F16 && largest > f16::MAX.to_f32() {
@@ -82,6 +82,17 @@ impl Reader<'_> {
         }
         let len = values.len();
         Ok(Tensor::from_vec(values, len, &Device::Cpu)?.to_dtype(held)?.to_device(self.device)?)
+    }
+
+    /// The tensor `name` of this shape, of which a part has `each` values.
+    fn expect(&self, name: &str, shape: &[usize], part: Part, each: usize) -> Result<&Stored, ModelError> {
+        let stored = self.weights.expect(name, shape)?;
+        // The header's reader has seen to whole blocks in the whole tensor: a vector's half may end inside of one.
+        if stored.encoding.bytes(each as u64).is_none() {
+            let found = format!("blocks of 32 values, where each of {} parts has {each}", part.of);
+            return Err(ModelError::invalid(self.weights.place(name), found, "F32, F16 or BF16"));
+        }
+        Ok(stored)
     }
 
     /// A table of embeddings, or a matrix of a head.
@@ -113,7 +124,7 @@ impl Reader<'_> {
     ) -> Result<Matrix, ModelError> {
         let mut builder = MatrixBuilder::new(dtype, rows * names.len(), columns);
         for name in names.iter().map(AsRef::as_ref) {
-            let stored = self.weights.expect(name, &[part.of * rows, columns])?;
+            let stored = self.expect(name, &[part.of * rows, columns], part, rows * columns)?;
             let elements = part.elements(rows * columns);
             if stored.encoding == Encoding::Q8 && dtype == Dtype::Q8 {
                 // The blocks are what the matrix holds: quantizing again would lose a little more.
@@ -170,7 +181,7 @@ impl Reader<'_> {
         let source = self.weights.source(stored);
         let bytes_of = |elements: usize| {
             let bytes = stored.encoding.bytes(elements as u64);
-            bytes.expect("the header's reader refused what has no whole number of blocks") as usize
+            bytes.expect("`expect` refused what has no whole number of blocks") as usize
         };
         // Half a piece of elements is at most a piece as f16 and two as f32; and a multiple of every block.
         let step = elements.len().min(PIECE_BYTES / 2);

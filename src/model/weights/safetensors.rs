@@ -5,8 +5,10 @@
 //! as the shape needs.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 
 use super::{Encoding, Stored, TENSORS_MAX};
 use crate::model::error::ModelError;
@@ -14,8 +16,53 @@ use crate::model::files::{ModelFiles, Source};
 
 /// A header of 65,536 tensors is about 8 MiB.
 const HEADER_BYTES_MAX: u64 = 32 << 20;
-/// An index has one short line for each tensor.
-const INDEX_BYTES_MAX: u64 = 32 << 20;
+/// An index has one short line for each tensor, which takes ten times its bytes once it is read.
+const INDEX_BYTES_MAX: u64 = 8 << 20;
+
+/// No tensor here has more: a shape of millions of sizes is not worth its memory.
+const DIMENSIONS_MAX: usize = 8;
+
+/// What a header says of each tensor. Read one by one: whatever else a header holds takes no memory.
+struct Entries {
+    entries: BTreeMap<String, Entry>,
+    /// With those beyond the most that are kept.
+    count: usize,
+}
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entries, D::Error> {
+        struct OfHeader;
+
+        impl<'de> Visitor<'de> for OfHeader {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("tensors by their names")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                let mut read = Entries { entries: BTreeMap::new(), count: 0 };
+                while let Some(name) = map.next_key::<String>()? {
+                    if name == "__metadata__" {
+                        map.next_value::<IgnoredAny>()?;
+                        continue;
+                    }
+                    read.count += 1;
+                    if read.count > TENSORS_MAX {
+                        map.next_value::<IgnoredAny>()?;
+                    } else {
+                        let named = |error: A::Error| A::Error::custom(format_args!("tensor '{name}': {error}"));
+                        let entry = map.next_value().map_err(named)?;
+                        read.entries.insert(name, entry);
+                    }
+                }
+                Ok(read)
+            }
+        }
+
+        deserializer.deserialize_map(OfHeader)
+    }
+}
 
 #[derive(Deserialize)]
 struct Entry {
@@ -40,12 +87,13 @@ pub(super) fn read_header(place: &str, source: &Source) -> Result<BTreeMap<Strin
     }
     let mut header = vec![0; length as usize];
     source.read_at(&mut header, 8).map_err(unreadable)?;
-    let mut entries: BTreeMap<String, serde_json::Value> = serde_json::from_slice(&header)
-        .map_err(|error| invalid(format!("a header that is not a JSON object ({error})"), "a safetensors header"))?;
+    let Entries { entries, count } = serde_json::from_slice(&header).map_err(|error| {
+        let allowed = "dtype, shape and data_offsets of each tensor";
+        invalid(format!("a header that is not a JSON object of tensors ({error})"), allowed)
+    })?;
     drop(header);
-    entries.remove("__metadata__");
-    if entries.len() > TENSORS_MAX {
-        return Err(invalid(format!("{} tensors", entries.len()), &format!("at most {TENSORS_MAX}")));
+    if count > TENSORS_MAX {
+        return Err(invalid(format!("{count} tensors"), &format!("at most {TENSORS_MAX}")));
     }
     let data = 8 + length;
     let data_len = source.len() - data;
@@ -53,8 +101,10 @@ pub(super) fn read_header(place: &str, source: &Source) -> Result<BTreeMap<Strin
     let mut extents = Vec::with_capacity(entries.len());
     for (name, entry) in entries {
         let at = format!("{place}: tensor '{name}'");
-        let entry: Entry = serde_json::from_value(entry)
-            .map_err(|error| ModelError::invalid(&*at, error, "dtype, shape and data_offsets"))?;
+        if entry.shape.len() > DIMENSIONS_MAX {
+            let found = format!("{} dimensions", entry.shape.len());
+            return Err(ModelError::invalid(at, found, format!("at most {DIMENSIONS_MAX}")));
+        }
         let [from, to] = entry.data_offsets;
         if from > to || to > data_len {
             let allowed = format!("a range inside the file's {data_len} bytes of data");

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 
 use crate::service::tei::ask::Inputs;
 use crate::tokenize::TextRow;
@@ -22,14 +22,30 @@ pub(super) enum WrittenRows {
     Several(Vec<TextRow>),
 }
 
+/// One text or several.
+#[derive(Debug)]
+pub(super) struct WrittenTexts(pub(super) Vec<String>);
+
+/// A list of texts.
+#[derive(Debug)]
+pub(super) struct TextList(pub(super) Vec<String>);
+
+/// One row of token ids or several.
+#[derive(Debug)]
+pub(super) struct WrittenIds(pub(super) Vec<Vec<u32>>);
+
 /// What may stand in a list.
 enum Element {
     Text(String),
     Id(u32),
     Ids(Vec<u32>),
+    /// The first of them: more than a pair has no meaning.
     Texts(Vec<String>),
     Nothing,
 }
+
+/// How many are kept, to tell one and a pair from more.
+const TEXTS_KEPT: usize = 3;
 
 impl<'de> Deserialize<'de> for Element {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Element, D::Error> {
@@ -59,7 +75,7 @@ impl<'de> Deserialize<'de> for Element {
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Element, A::Error> {
                 match list.next_element()? {
                     None => Ok(Element::Nothing),
-                    Some(Element::Text(first)) => Ok(Element::Texts(rest(first, &mut list)?)),
+                    Some(Element::Text(first)) => Ok(Element::Texts(first_texts(first, &mut list)?)),
                     Some(Element::Id(first)) => Ok(Element::Ids(rest(first, &mut list)?)),
                     Some(_) => Err(A::Error::custom("lists are nested too deep")),
                 }
@@ -77,6 +93,18 @@ fn rest<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(first: T, list: &mut A) -> 
         all.push(next);
     }
     Ok(all)
+}
+
+/// The first texts of a list.
+fn first_texts<'de, A: SeqAccess<'de>>(first: String, list: &mut A) -> Result<Vec<String>, A::Error> {
+    let mut kept = vec![first];
+    while kept.len() < TEXTS_KEPT
+        && let Some(next) = list.next_element()?
+    {
+        kept.push(next);
+    }
+    while list.next_element::<IgnoredAny>()?.is_some() {}
+    Ok(kept)
 }
 
 /// The rest of a list of rows.
@@ -151,7 +179,7 @@ impl<'de> Deserialize<'de> for WrittenRows {
                 let pair = |element| if let Element::Texts(texts) = element { one_or_two(texts) } else { None };
                 match list.next_element()? {
                     None => Ok(WrittenRows::Several(Vec::new())),
-                    Some(Element::Text(first)) => one_or_two(rest(first, &mut list)?)
+                    Some(Element::Text(first)) => one_or_two(first_texts(first, &mut list)?)
                         .map(WrittenRows::One)
                         .ok_or_else(|| A::Error::custom("one text or a pair is needed; several are a list of lists")),
                     Some(other) => {
@@ -164,6 +192,48 @@ impl<'de> Deserialize<'de> for WrittenRows {
         }
 
         deserializer.deserialize_any(OfRows)
+    }
+}
+
+impl<'de> Deserialize<'de> for WrittenTexts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<WrittenTexts, D::Error> {
+        match WrittenInputs::deserialize(deserializer)?.0 {
+            Inputs::Texts(texts) => Ok(WrittenTexts(texts)),
+            Inputs::Tokens(_) => Err(D::Error::custom("a text or a list of texts is needed")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for WrittenIds {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<WrittenIds, D::Error> {
+        match WrittenInputs::deserialize(deserializer)?.0 {
+            Inputs::Tokens(rows) => Ok(WrittenIds(rows)),
+            // An empty list says nothing of its kind: here it is a row.
+            Inputs::Texts(texts) if texts.is_empty() => Ok(WrittenIds(vec![Vec::new()])),
+            Inputs::Texts(_) => Err(D::Error::custom("a list of token ids or a list of such lists is needed")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for TextList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<TextList, D::Error> {
+        struct OfTexts;
+
+        impl<'de> Visitor<'de> for OfTexts {
+            type Value = TextList;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of texts")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<TextList, A::Error> {
+                let text = |element| if let Element::Text(text) = element { Some(text) } else { None };
+                let Some(first) = list.next_element()? else { return Ok(TextList(Vec::new())) };
+                Ok(TextList(rows(first, &mut list, text)?))
+            }
+        }
+
+        deserializer.deserialize_seq(OfTexts)
     }
 }
 
@@ -204,6 +274,40 @@ mod tests {
             let refused = read(json).expect_err("it has no meaning");
             assert!(refused.contains(part), "'{part}' is not in: {refused}");
         }
+    }
+
+    #[test]
+    fn lists_of_one_kind_take_nothing_else() {
+        let texts = |json: &str| serde_json::from_str::<WrittenTexts>(json).map(|read| read.0).ok();
+        assert_eq!(texts(r#""a""#), Some(vec!["a".to_owned()]));
+        assert_eq!(texts(r#"["a", "b"]"#), Some(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!((texts("[]"), texts("[1]"), texts("[[]]")), (Some(vec![]), None, None));
+        let list = |json: &str| serde_json::from_str::<TextList>(json).map(|read| read.0).ok();
+        assert_eq!(list(r#"["a", "b"]"#), Some(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!((list("[]"), list(r#""a""#), list("[1]"), list(r#"["a", 1]"#)), (Some(vec![]), None, None, None));
+        let ids = |json: &str| serde_json::from_str::<WrittenIds>(json).map(|read| read.0).ok();
+        assert_eq!((ids("[1, 2]"), ids("[[1], []]")), (Some(vec![vec![1, 2]]), Some(vec![vec![1], vec![]])));
+        assert_eq!((ids("[]"), ids(r#"["a"]"#), ids("1")), (Some(vec![vec![]]), None, None));
+    }
+
+    /// Two characters of a message become an entry of a list: who sends many gets an error before they are many.
+    #[test]
+    fn lists_end_where_no_server_takes_more() {
+        let many = format!("[{}\"\"]", "\"\",".repeat(ROWS_MAX));
+        let error = |error: serde_json::Error| error.to_string();
+        let refused = [
+            serde_json::from_str::<WrittenTexts>(&many).map_err(error).map(|_| ()),
+            serde_json::from_str::<TextList>(&many).map_err(error).map(|_| ()),
+            serde_json::from_str::<WrittenInputs>(&many).map_err(error).map(|_| ()),
+        ];
+        assert!(
+            refused.iter().all(|read| read.as_ref().is_err_and(|error| error.contains("more than"))),
+            "{refused:?}"
+        );
+        let Element::Texts(kept) = serde_json::from_str(&many).unwrap() else {
+            panic!("texts are read as another kind")
+        };
+        assert_eq!(kept.len(), TEXTS_KEPT);
     }
 
     #[test]

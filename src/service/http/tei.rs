@@ -9,8 +9,8 @@ use axum::response::{IntoResponse, Response};
 use super::answer::{TeiProblem, json};
 use super::inputs::WrittenRows;
 use super::tei_messages::{
-    DecodeMessage, Direction, EmbedMessage, IdRows, Info, ModelType, PredictMessage, Ranked, RerankMessage, Scored,
-    Texts, Token, TokenizeMessage,
+    DecodeMessage, Direction, EmbedMessage, Info, ModelType, PredictMessage, Ranked, RerankMessage, Scored, Token,
+    TokenizeMessage,
 };
 use super::{Caller, Message, Sent, read_json};
 use crate::config::Task;
@@ -123,7 +123,7 @@ async fn answer_rerank<E: Inference>(
     let left = message.truncation_direction == Direction::Left;
     let ask = ask::Rerank {
         query: message.query,
-        texts: message.texts,
+        texts: message.texts.0,
         truncate: truncation(message.truncate.unwrap_or(false), left),
         scores: Scores::raw(message.raw_scores),
         return_text: message.return_text,
@@ -139,10 +139,7 @@ pub(super) async fn tokenize<E: Inference>(
     Message(message): Message<TokenizeMessage>,
 ) -> Result<Response, TeiProblem> {
     let (asked, message) = (asked?, message?);
-    let texts = match message.inputs {
-        Texts::One(text) => vec![text],
-        Texts::Several(texts) => texts,
-    };
+    let texts = message.inputs.0;
     context.check_rows("inputs", texts.len())?;
     let prompt = message.prompt_name.unwrap_or_default();
     let mut rows: Vec<Vec<Token>> = Vec::with_capacity(texts.len());
@@ -177,10 +174,7 @@ pub(super) async fn decode<E: Inference>(
     Message(message): Message<DecodeMessage>,
 ) -> Result<Response, TeiProblem> {
     let (asked, message) = (asked?, message?);
-    let rows = match message.ids {
-        IdRows::One(ids) => vec![ids],
-        IdRows::Several(rows) => rows,
-    };
+    let rows = message.ids.0;
     context.check_rows("ids", rows.len())?;
     let mut texts: Vec<String> = Vec::with_capacity(rows.len());
     for ids in rows {

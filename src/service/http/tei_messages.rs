@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::inputs::{WrittenInputs, WrittenRows};
+use super::inputs::{TextList, WrittenIds, WrittenInputs, WrittenRows, WrittenTexts};
 
 /// Which end of a text is left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -57,7 +57,7 @@ pub(super) struct Nothing {}
 #[serde(deny_unknown_fields)]
 pub(super) struct RerankMessage {
     pub(super) query: String,
-    pub(super) texts: Vec<String>,
+    pub(super) texts: TextList,
     #[serde(default)]
     pub(super) truncate: Option<bool>,
     #[serde(default)]
@@ -68,36 +68,20 @@ pub(super) struct RerankMessage {
     pub(super) return_text: bool,
 }
 
-/// One text or several.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a text or a list of texts is needed")]
-pub(super) enum Texts {
-    One(String),
-    Several(Vec<String>),
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TokenizeMessage {
-    pub(super) inputs: Texts,
+    pub(super) inputs: WrittenTexts,
     #[serde(default = "yes")]
     pub(super) add_special_tokens: bool,
     #[serde(default)]
     pub(super) prompt_name: Option<String>,
 }
 
-/// One row of ids or several.
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a list of token ids or a list of such lists is needed")]
-pub(super) enum IdRows {
-    One(Vec<u32>),
-    Several(Vec<Vec<u32>>),
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DecodeMessage {
-    pub(super) ids: IdRows,
+    pub(super) ids: WrittenIds,
     #[serde(default = "yes")]
     pub(super) skip_special_tokens: bool,
 }

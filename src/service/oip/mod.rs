@@ -14,4 +14,5 @@ mod grpc;
 mod rest;
 
 pub(crate) use grpc::Oip;
+pub(crate) use infer::infer;
 pub(crate) use rest::routes;

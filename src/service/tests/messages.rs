@@ -50,6 +50,20 @@ async fn case_31_requests_pass_up_to_the_limit_and_no_further() {
     }
 }
 
+/// A message of half a mebibyte that would become sixty.
+#[tokio::test]
+async fn a_message_of_many_empty_fields_is_refused_before_it_is_read() {
+    let server = TestServer::start().await;
+    let inputs = vec![Default::default(); 1 << 18];
+    let request = ModelInferRequest { model_name: "embed".to_owned(), inputs, ..ModelInferRequest::default() };
+    let status = server.infer(request).await.unwrap_err();
+    assert_told(&status, Code::InvalidArgument, &["message", "131072 fields"]);
+    let own = EmbedRequest { model: "embed".to_owned(), texts: vec![String::new(); 1 << 18], ..Default::default() };
+    let status = EmbedClient::new(server.channel.clone()).embed(own).await.unwrap_err();
+    assert_told(&status, Code::InvalidArgument, &["message", "131072 fields"]);
+    assert_serves(&server).await;
+}
+
 #[tokio::test]
 async fn case_31_a_smaller_limit_is_named_in_both_directions() {
     let server = TestServer::with(Limits { message: Bytes::kib(100), request_rows: 1000, ..Limits::default() }).await;

@@ -12,6 +12,9 @@ use crate::service::proto::inference::InferTensorContents;
 /// Lists within lists, at most: no tensor here has more dimensions.
 const DEPTH_MAX: usize = 8;
 
+/// More texts than any server takes: three characters of a message become an entry of 24 bytes.
+const TEXTS_MAX: usize = 1 << 16;
+
 /// The elements in their order, whatever lists they are in. They are of one kind; an integer is a number too.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Data {
@@ -110,6 +113,9 @@ impl<'de> Visitor<'de> for List<'_> {
     fn visit_string<E: Error>(self, text: String) -> Result<(), E> {
         match self.into {
             Data::None => *self.into = Data::Texts(vec![text]),
+            Data::Texts(texts) if texts.len() == TEXTS_MAX => {
+                return Err(E::custom(format!("a tensor has more than {TEXTS_MAX} texts")));
+            }
             Data::Texts(texts) => texts.push(text),
             _ => return Err(List::mixed()),
         }
@@ -186,6 +192,7 @@ mod tests {
     #[test]
     fn what_is_no_tensor_is_refused() {
         let deep = "[".repeat(100_000);
+        let many = format!("[{}\"\"]", "\"\",".repeat(TEXTS_MAX));
         let wrong = [
             "1",
             "\"a\"",
@@ -200,6 +207,7 @@ mod tests {
             "[[[[[[[[[1]]]]]]]]]",
             "[1",
             deep.as_str(),
+            many.as_str(),
         ];
         for text in wrong {
             assert!(read(text).is_err(), "{}", &text[..text.len().min(40)]);
