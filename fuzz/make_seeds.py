@@ -321,7 +321,8 @@ def seed_tokenizers():
     ends = {"words": {"type": "BertProcessing", "sep": ["b", 1], "cls": ["a", 0]},
             "bytes": {"type": "RobertaProcessing", "sep": ["b", 1], "cls": ["a", 0], "trim_offsets": True,
                       "add_prefix_space": True},
-            "unigrams": {"type": "Sequence", "processors": [{"type": "ByteLevel", "trim_offsets": False}]}}
+            "unigrams": {"type": "Sequence", "processors": [
+                {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": True}]}}
     for at, (name, model) in enumerate(models.items()):
         part = lambda parts: [parts[index] for index in range(len(parts)) if index % 3 == at]
         keep("tokenizer", name, compact({

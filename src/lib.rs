@@ -18,7 +18,6 @@ pub mod engine;
 pub mod service;
 pub mod telemetry;
 pub mod server;
-pub mod reload;
 pub mod cli;
 
 /// Every block of the process is charged to somebody: see [`device::cpu::allocator`].

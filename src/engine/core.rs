@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::answer::{Answer, Failure};
+use super::changes::Reloading;
 use super::control::BudgetError;
 use super::errand::Errand;
 use super::handle::Shared;
@@ -15,7 +16,6 @@ use super::loads::{LoadRules, Loads};
 use super::pending::{Pending, PendingRequest};
 use super::publish::Published;
 use super::register::LaneRules;
-use super::revisions::Reloading;
 use super::rig::Rig;
 use super::status::{ModelState, ModelStatus};
 use super::submission::Submission;

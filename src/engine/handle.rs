@@ -7,13 +7,13 @@ use crossbeam_channel::Sender;
 use tokio::sync::{oneshot, watch};
 
 use super::answer::{Answer, Failure};
+use super::changes::{Change, ChangeRefusal, Changed};
 use super::clock::Clock;
 use super::control::{BudgetError, Released};
 use super::health::{HealthView, Pulse};
 use super::inbox::{Message, Reply};
 use super::memory_view::{MemorySnapshot, PlanError};
 use super::registry::{Registered, Registry};
-use super::revisions::{Change, ChangeRefusal, Changed};
 use super::status::{Board, ModelStatus};
 use super::submission::Submission;
 use super::traces::{MemoryTrace, TraceError};

@@ -3,9 +3,9 @@
 use tokio::sync::oneshot;
 
 use super::answer::{Answer, Failure};
+use super::changes::{Change, ChangeRefusal, Changed};
 use super::control::{BudgetError, Released};
 use super::memory_view::{MemorySnapshot, PlanError};
-use super::revisions::{Change, ChangeRefusal, Changed};
 use super::submission::Submission;
 use super::traces::{MemoryTrace, TraceError};
 use crate::device::Report;

@@ -2,7 +2,7 @@
 //!
 //! Callers hold an [`EngineHandle`]; everything they ask for goes through one inbox to one thread, which owns the
 //! scheduler, the ledger and every request that is not answered (`core`). Steps go out and come back in `steps`, models
-//! come and go in `lives`, one load at a time (`loads`), and follow each other in `revisions`; `traces` shows where a step's memory goes; `publish` shows it all, `ending` ends it. The device, the stored profiles and the metrics are reached through `rig`.
+//! come and go in `lives`, one load at a time (`loads`), and follow each other in `revisions`, as a reload asks for (`changes`); `traces` shows where a step's memory goes; `publish` shows it all, `ending` ends it. The device, the stored profiles and the metrics are reached through `rig`.
 
 mod submission;
 mod answer;
@@ -11,6 +11,7 @@ mod handle;
 mod registry;
 mod register;
 mod revisions;
+mod changes;
 mod status;
 mod health;
 mod memory_view;
@@ -33,13 +34,13 @@ mod clock;
 mod tests;
 
 pub use answer::{Answer, Failure, StepFacts};
+pub use changes::{Change, ChangeKind, ChangeRefusal, Changed};
 pub use control::{BudgetError, Released};
 pub use handle::EngineHandle;
 pub use health::{HealthView, Pulse};
 pub use memory_view::{MemorySnapshot, PlanError};
 pub use planning::fit_line;
 pub use registry::{Definition, Registered};
-pub use revisions::{Change, ChangeKind, ChangeRefusal, Changed};
 pub use start::{Engine, EngineError, EngineSettings, Offer};
 pub use status::{ModelState, ModelStatus, Statistics, Tally};
 pub use submission::Submission;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::Device;
 use sha2::{Digest, Sha256};
 
-use super::card::ModelCard;
+use super::card::{ModelCard, card, length_max, task, text_encoder};
 use super::encoder::{self, EncoderConfig, Loaded, Plan};
 use super::error::ModelError;
 use super::files::ModelFiles;
@@ -15,17 +15,14 @@ use super::layers::Kernels;
 use super::sentence::Sentence;
 use super::weights::{Reader, Weights};
 use super::{Batch, Model, Output};
-use crate::config::{Dtype, ModelConfig, Pooling, Task};
+use crate::config::{Dtype, ModelConfig, Task};
 use crate::memory::{Axes, Axis, Shape, ShapeKind};
 #[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::framework;
-use crate::tokenize::TextEncoder;
 use crate::units::Bytes;
 
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
-/// Piece tables of 250,000 words are about 17 MB.
-const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
 /// Why a device may not take a model in fp8.
 const FP8_NEEDS: &str = "fp8 needs a GPU of compute capability 8.9 or later";
 
@@ -278,89 +275,6 @@ impl Blueprint {
         }
         Ok(())
     }
-}
-
-fn task(config: &ModelConfig, model: &EncoderConfig, place: &str) -> Result<Task, ModelError> {
-    let natural = match model.labels.len() {
-        0 => Task::Embed,
-        1 => Task::Rerank,
-        _ => Task::Classify,
-    };
-    let allowed = match (config.task.unwrap_or(natural), model.labels.len()) {
-        (Task::Classify, 0) | (Task::Rerank, 0) => "embed: the model has no classifier",
-        (Task::Rerank, 2..) => "classify, embed: a reranker has one label",
-        (task, _) => return Ok(task),
-    };
-    let found = config.task.map_or("nothing", Task::as_str);
-    Err(ModelError::invalid(format!("model '{}': task (with {place})", config.name), found, allowed))
-}
-
-fn length_max(
-    config: &ModelConfig,
-    sentence: &Sentence,
-    model: &EncoderConfig,
-    place: &str,
-) -> Result<u32, ModelError> {
-    // Two special tokens and one of the text.
-    const LEAST: u64 = 3;
-    let most = model.positions as u64;
-    let (length, said_by) = match (config.length_max, sentence.length_max) {
-        (Some(length), _) => (u64::from(length), format!("model '{}': length_max", config.name)),
-        (None, Some(length)) => (length.min(most), format!("{place}: max_position_embeddings, or max_seq_length")),
-        (None, None) => (most, format!("{place}: max_position_embeddings")),
-    };
-    match u32::try_from(length) {
-        Ok(fits) if (LEAST..=most).contains(&length) => Ok(fits),
-        _ => {
-            Err(ModelError::invalid(said_by, length, format!("{LEAST} to {most}, the positions that the model knows")))
-        }
-    }
-}
-
-fn text_encoder(files: &ModelFiles, model: &EncoderConfig, length_max: u32) -> Result<TextEncoder, ModelError> {
-    let place = files.place("tokenizer.json");
-    let needed = "the tokenizer in the form of the tokenizers library";
-    let bytes =
-        files.read("tokenizer.json", TOKENIZER_BYTES_MAX)?.ok_or_else(|| ModelError::missing(&*place, needed))?;
-    TextEncoder::new(&bytes, length_max, model.vocabulary as u32, model.type_count() as u32)
-        .map_err(|error| ModelError::invalid(place, error, "a tokenizer.json that fits config.json"))
-}
-
-fn card(
-    config: &ModelConfig,
-    model: &EncoderConfig,
-    sentence: Sentence,
-    task: Task,
-    length_max: u32,
-    encoder: TextEncoder,
-) -> Result<ModelCard, ModelError> {
-    let embeds = task == Task::Embed;
-    let mut prompts = sentence.prompts;
-    prompts.extend(config.prompts.iter().map(|(name, text)| (name.clone(), text.clone())));
-    let default_prompt = config.default_prompt.clone().or(sentence.default_prompt);
-    if let Some(name) = default_prompt.as_ref().filter(|name| !prompts.contains_key(*name)) {
-        let known: Vec<_> = prompts.keys().map(String::as_str).collect();
-        let allowed = if known.is_empty() { "none: the model has no prompts".to_owned() } else { known.join(", ") };
-        let place = format!("model '{}': default_prompt", config.name);
-        return Err(ModelError::invalid(place, format!("'{name}'"), allowed));
-    }
-    Ok(ModelCard {
-        name: config.name.clone(),
-        version: 1,
-        architecture: model.architecture.clone(),
-        task,
-        dtype: config.dtype,
-        length_max,
-        dimensions: if embeds { model.width } else { model.labels.len() } as u32,
-        labels: if embeds { Vec::new() } else { model.labels.clone() },
-        pooling: embeds.then(|| config.pooling.or(sentence.pooling).unwrap_or(Pooling::Mean)),
-        normalize: embeds && config.normalize.or(sentence.normalize).unwrap_or(false),
-        prompts,
-        default_prompt,
-        vocab_size: model.vocabulary as u32,
-        type_vocab_size: model.type_count() as u32,
-        encoder: Arc::new(encoder),
-    })
 }
 
 /// A hash over what decides the shape of the computation: not over the weights' values, which cost and memory do not

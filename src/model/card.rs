@@ -3,8 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::config::{Dtype, Pooling, Task};
+use super::encoder::EncoderConfig;
+use super::error::ModelError;
+use super::files::ModelFiles;
+use super::sentence::Sentence;
+use crate::config::{Dtype, ModelConfig, Pooling, Task};
 use crate::tokenize::TextEncoder;
+
+/// Piece tables of 250,000 words are about 17 MB.
+const TOKENIZER_BYTES_MAX: u64 = 128 << 20;
 
 /// The static facts of one model: on the host, shared by everybody, the same for as long as the revision is served.
 #[derive(Clone, Debug)]
@@ -40,4 +47,91 @@ pub struct ModelCard {
     pub type_vocab_size: u32,
     /// Text to tokens.
     pub encoder: Arc<TextEncoder>,
+}
+
+pub(super) fn task(config: &ModelConfig, model: &EncoderConfig, place: &str) -> Result<Task, ModelError> {
+    let natural = match model.labels.len() {
+        0 => Task::Embed,
+        1 => Task::Rerank,
+        _ => Task::Classify,
+    };
+    let allowed = match (config.task.unwrap_or(natural), model.labels.len()) {
+        (Task::Classify, 0) | (Task::Rerank, 0) => "embed: the model has no classifier",
+        (Task::Rerank, 2..) => "classify, embed: a reranker has one label",
+        (task, _) => return Ok(task),
+    };
+    let found = config.task.map_or("nothing", Task::as_str);
+    Err(ModelError::invalid(format!("model '{}': task (with {place})", config.name), found, allowed))
+}
+
+pub(super) fn length_max(
+    config: &ModelConfig,
+    sentence: &Sentence,
+    model: &EncoderConfig,
+    place: &str,
+) -> Result<u32, ModelError> {
+    // Two special tokens and one of the text.
+    const LEAST: u64 = 3;
+    let most = model.positions as u64;
+    let (length, said_by) = match (config.length_max, sentence.length_max) {
+        (Some(length), _) => (u64::from(length), format!("model '{}': length_max", config.name)),
+        (None, Some(length)) => (length.min(most), format!("{place}: max_position_embeddings, or max_seq_length")),
+        (None, None) => (most, format!("{place}: max_position_embeddings")),
+    };
+    match u32::try_from(length) {
+        Ok(fits) if (LEAST..=most).contains(&length) => Ok(fits),
+        _ => {
+            Err(ModelError::invalid(said_by, length, format!("{LEAST} to {most}, the positions that the model knows")))
+        }
+    }
+}
+
+pub(super) fn text_encoder(
+    files: &ModelFiles,
+    model: &EncoderConfig,
+    length_max: u32,
+) -> Result<TextEncoder, ModelError> {
+    let place = files.place("tokenizer.json");
+    let needed = "the tokenizer in the form of the tokenizers library";
+    let bytes =
+        files.read("tokenizer.json", TOKENIZER_BYTES_MAX)?.ok_or_else(|| ModelError::missing(&*place, needed))?;
+    TextEncoder::new(&bytes, length_max, model.vocabulary as u32, model.type_count() as u32)
+        .map_err(|error| ModelError::invalid(place, error, "a tokenizer.json that fits config.json"))
+}
+
+pub(super) fn card(
+    config: &ModelConfig,
+    model: &EncoderConfig,
+    sentence: Sentence,
+    task: Task,
+    length_max: u32,
+    encoder: TextEncoder,
+) -> Result<ModelCard, ModelError> {
+    let embeds = task == Task::Embed;
+    let mut prompts = sentence.prompts;
+    prompts.extend(config.prompts.iter().map(|(name, text)| (name.clone(), text.clone())));
+    let default_prompt = config.default_prompt.clone().or(sentence.default_prompt);
+    if let Some(name) = default_prompt.as_ref().filter(|name| !prompts.contains_key(*name)) {
+        let known: Vec<_> = prompts.keys().map(String::as_str).collect();
+        let allowed = if known.is_empty() { "none: the model has no prompts".to_owned() } else { known.join(", ") };
+        let place = format!("model '{}': default_prompt", config.name);
+        return Err(ModelError::invalid(place, format!("'{name}'"), allowed));
+    }
+    Ok(ModelCard {
+        name: config.name.clone(),
+        version: 1,
+        architecture: model.architecture.clone(),
+        task,
+        dtype: config.dtype,
+        length_max,
+        dimensions: if embeds { model.width } else { model.labels.len() } as u32,
+        labels: if embeds { Vec::new() } else { model.labels.clone() },
+        pooling: embeds.then(|| config.pooling.or(sentence.pooling).unwrap_or(Pooling::Mean)),
+        normalize: embeds && config.normalize.or(sentence.normalize).unwrap_or(false),
+        prompts,
+        default_prompt,
+        vocab_size: model.vocabulary as u32,
+        type_vocab_size: model.type_count() as u32,
+        encoder: Arc::new(encoder),
+    })
 }

@@ -1,6 +1,7 @@
 //! The assembly: a configuration in, a running server out. `serve`, `demo` and the tests all start it here.
 
 mod settings;
+mod reload;
 
 use std::future::Future;
 use std::io;
@@ -19,11 +20,12 @@ use crate::device::{self, Device, Report, StartOptions};
 use crate::engine::{Engine, EngineError, EngineHandle, Offer};
 use crate::memory::{Reading, Readings, Terms};
 use crate::model::{Blueprint, ModelFiles};
-use crate::reload::{Reloader, Served};
 use crate::service::{self, Drained, Limits, Listeners, Reload, Security, SecurityError, SecurityFiles, ServeError};
 use crate::telemetry::traces::{Traces, TracesError};
 use crate::telemetry::{Metrics, router};
 
+pub use reload::Reloader;
+use reload::Served;
 pub use settings::start_options;
 use settings::{books, engine_settings, limits, readings};
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
+use super::offers;
 use crate::config::source::Cache;
 use crate::config::{Effective, Environment, ModelConfig, Repository, ServeOptions, ServerConfig};
 use crate::engine::{Change, ChangeKind, ChangeRefusal, Changed, EngineHandle, Offer};
-use crate::server::offers;
 use crate::service::{Reload, ReloadRefusal, Reloaded};
 
 /// What a model was read from; two are equal only where nothing has to be done.
