@@ -98,7 +98,7 @@ fn axes_and_keys_follow_the_kind_of_device() {
     assert_ne!(cpu.content_key(), cuda.content_key());
     assert_eq!(cuda.clone().for_device(DeviceForm::Cpu).content_key(), cpu.content_key());
     assert_eq!((cpu.axes().kind, cuda.axes().kind), (ShapeKind::Ragged, ShapeKind::Padded));
-    assert_eq!((cpu.axes().step_tokens_max, cuda.axes().step_tokens_max), (8_192, 32_768));
+    assert_eq!((cpu.axes().step_tokens_max, cuda.axes().step_tokens_max), (8_192, 33_792));
     assert_eq!((cuda.axes().batch.splits, cuda.axes().extent.splits), (vec![8], vec![8]), "quantized products switch");
     let f16 = embedded("tiny-embed", Dtype::F16).for_device(DeviceForm::Cuda).with_kernels(Kernels::Framework);
     assert!(f16.axes().batch.splits.is_empty() && cpu.axes().batch.splits.is_empty());
