@@ -10,6 +10,8 @@
 
 struct Int8 {
     static constexpr float LARGEST = 127.0f;
+    // src/ops/eight_bit.rs says why.
+    static constexpr bool TURNED = true;
 
     // Four values, to the nearest.
     static __device__ __forceinline__ uint32_t pack(const float* values) {
@@ -22,6 +24,7 @@ struct Int8 {
 
 struct Float8 {
     static constexpr float LARGEST = 448.0f;
+    static constexpr bool TURNED = false;
 
     static __device__ __forceinline__ uint32_t pack(const float* values) {
         const uint32_t low = pair(values[0], values[1]), high = pair(values[2], values[3]);
@@ -33,9 +36,25 @@ struct Float8 {
     }
 };
 
+// Sums and differences of the 8 values, by the Hadamard matrix; the order of the additions is that of the CPU's twin.
+__device__ __forceinline__ void turn(float (&values)[VECTOR]) {
+    static_assert(VECTOR == 8);
+#pragma unroll
+    for (int distance = 4; distance > 0; distance /= 2) {
+#pragma unroll
+        for (int at = 0; at < VECTOR; ++at) {
+            if (at & distance) continue;
+            const float a = values[at], b = values[at + distance];
+            values[at] = a + b;
+            values[at + distance] = a - b;
+        }
+    }
+}
+
 // Writes the row's codes and its scale; the values in registers are no longer those of the row.
 template <typename Form, typename Row>
 __device__ __forceinline__ void write_codes(Row& row, uint8_t* codes, float* scale, int width) {
+    if constexpr (Form::TURNED) row.each(width, [](float(&values)[VECTOR], int) { turn(values); });
     const float largest = row.magnitude();
     const bool zeros = largest < 1e-30f;
     const float inverse = zeros ? 0.0f : Form::LARGEST / largest;

@@ -272,7 +272,7 @@ impl MatrixBuilder {
                     row.extend_from_slice(now);
                     rest = later;
                     if row.len() == self.columns {
-                        scales.push(form.quantize(row, codes));
+                        scales.push(form.quantize_weights(row, codes));
                         row.clear();
                     }
                 }

@@ -123,7 +123,7 @@ impl Case {
     fn same_codes(&self, x: &Tensor, codes: &Codes) -> Result<bool> {
         let (mut expected, mut expected_scales) = (Vec::new(), Vec::new());
         for row in x.to_vec2::<f32>()? {
-            expected_scales.push(self.form.quantize(&row, &mut expected));
+            expected_scales.push(self.form.quantize_activations(&row, &mut expected));
         }
         let (codes, scales) = codes.parts(self.tokens, self.inputs)?;
         let codes = codes.to_device(&Device::Cpu)?.flatten_all()?.to_vec1::<u8>()?;
