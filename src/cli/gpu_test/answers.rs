@@ -24,13 +24,15 @@ const BARS: [(Dtype, f64); 6] = [
     (Dtype::Fp8, 0.995),
 ];
 
+/// Those of the reference of all-MiniLM-L6-v2, for which the bars are, but for the longest; what is made of them is as
+/// long as a model takes.
 const TEXTS: [&str; 6] = [
-    "web server",
-    "a small and fast parser for json in python",
-    "tools to show and change the partitions of a disk",
-    "Library that reads and writes sound files in many formats; this package has the headers.",
-    "x",
-    "An editor for text with syntax colours, search by patterns, a tree of the files and a terminal inside",
+    "The cat sits on the mat.",
+    "A feline rests on a rug.",
+    "Quarterly revenue grew by 12 percent.",
+    "Wie wird das Wetter morgen in Zürich?",
+    "a",
+    "The quick brown fox jumps over the lazy dog near the river bank.",
 ];
 
 pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
@@ -47,6 +49,10 @@ pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
         for (dtype, bar) in BARS.into_iter().filter(|(dtype, _)| possible(*dtype)) {
             let id = ModelId::new(100 + 10 * number as u32 + dtype as u32);
             let blueprint = of(dtype)?.for_device(DeviceForm::Cuda);
+            if blueprint.check_form().is_err() {
+                write!(lines, " {dtype} not for its widths,")?;
+                continue;
+            }
             let found = on_the_card(stage, id, &blueprint, &rows, batches(rows.len()))?;
             let expected: Vec<Vec<f32>> = found.iter().map(|(row, _)| expected[*row].clone()).collect();
             let found: Vec<Vec<f32>> = found.into_iter().map(|(_, answer)| answer).collect();

@@ -59,7 +59,12 @@ pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
         let expected = nearest_in(reference)?;
         write!(lines, "\n  {name}:")?;
         for (dtype, least) in BARS.into_iter().filter(|(dtype, _)| possible(*dtype)) {
-            let agreement = agreement(&nearest_in(of(dtype)?)?, &expected);
+            let blueprint = of(dtype)?;
+            if blueprint.clone().for_device(DeviceForm::Cuda).check_form().is_err() {
+                write!(lines, " {dtype} not for its widths")?;
+                continue;
+            }
+            let agreement = agreement(&nearest_in(blueprint)?, &expected);
             write!(lines, " {dtype} {agreement:.4}")?;
             if agreement.is_nan() || agreement < least {
                 missed.push(format!("{name} in {dtype}: {agreement:.4}, at least {least} is wanted"));

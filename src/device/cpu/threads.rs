@@ -11,17 +11,22 @@ use crate::ops;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ThreadsError {
     /// The libraries take it from the environment, which may be changed only while there is one thread.
-    #[error("the number of compute threads must be set before any thread is started; {running} are running")]
+    #[error(
+        "the number of compute threads must be set before any thread is started; {running} are running, as under a \
+         profiler: start the program with {settings} in its environment"
+    )]
     TooLate {
         /// Threads of the process.
         running: usize,
+        /// What would be set.
+        settings: String,
     },
 }
 
 /// Tries of a waiting thread of candle's pool before it goes to sleep; candle's own value is 25,000, about 100 us on a
 /// core of its own. Between two steps the core is the server's: 2,000 still bridges the gaps between the matrix
 /// products of one step, which is where sleeping would cost a wake-up.
-const SPIN_LIMIT: &str = "2000";
+const SPIN_LIMIT: (&str, &str) = ("CANDLE_BARRIER_POOL_SPIN_LIMIT", "2000");
 
 /// Compute threads for a machine of `cores`: all but one, which is the server's, from four cores on; on fewer a whole
 /// core is too large a part to leave idle, and the server takes its turns.
@@ -44,20 +49,23 @@ pub fn usable_cores() -> NonZeroUsize {
 /// use, from the environment. A value that the user has set for candle's spinning stays.
 ///
 /// # Errors
-/// If the process has started a thread.
+/// If something is to be set and the process has started a thread.
 pub fn set_compute_threads(threads: NonZeroUsize) -> Result<(), ThreadsError> {
-    let running = running_threads();
-    if running != 1 {
-        return Err(ThreadsError::TooLate { running });
-    }
     let count = threads.to_string();
-    // SAFETY: this is the only thread, as counted above, so nobody else reads or writes the environment.
-    unsafe {
-        std::env::set_var("RAYON_NUM_THREADS", &count);
-        std::env::set_var("CANDLE_NUM_THREADS", &count);
-        if std::env::var_os("CANDLE_BARRIER_POOL_SPIN_LIMIT").is_none() {
-            std::env::set_var("CANDLE_BARRIER_POOL_SPIN_LIMIT", SPIN_LIMIT);
-        }
+    let mut settings = vec![("RAYON_NUM_THREADS", count.as_str()), ("CANDLE_NUM_THREADS", count.as_str())];
+    if std::env::var_os(SPIN_LIMIT.0).is_none() {
+        settings.push(SPIN_LIMIT);
+    }
+    // Profilers start threads before `main`.
+    settings.retain(|(name, value)| std::env::var_os(name).is_none_or(|found| found != *value));
+    let running = running_threads();
+    if running != 1 && !settings.is_empty() {
+        let settings: Vec<_> = settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        return Err(ThreadsError::TooLate { running, settings: settings.join(" ") });
+    }
+    for (name, value) in settings {
+        // SAFETY: this is the only thread, as counted above, so nobody else reads or writes the environment.
+        unsafe { std::env::set_var(name, value) };
     }
     Ok(())
 }
@@ -110,7 +118,9 @@ mod tests {
 
     #[test]
     fn a_process_with_threads_is_refused() {
-        let running = thread::spawn(|| set_compute_threads(NonZeroUsize::MIN)).join().unwrap();
-        assert!(matches!(running, Err(ThreadsError::TooLate { running: 2.. })));
+        let refused = thread::spawn(|| set_compute_threads(NonZeroUsize::new(4321).unwrap())).join().unwrap();
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused, ThreadsError::TooLate { running: 2.., .. }));
+        assert!(refused.to_string().contains("RAYON_NUM_THREADS=4321 CANDLE_NUM_THREADS=4321"), "{refused}");
     }
 }
