@@ -47,6 +47,8 @@ choice!(
         Classify = "classify",
         /// A score for each pair of query and text.
         Rerank = "rerank",
+        /// Labels for each token of each text.
+        TokenClassify = "token_classify",
     }
 );
 

@@ -356,7 +356,7 @@ models/m/model.toml:5:1: [source] says several things: write exactly one of embe
         check("length_max = 9999999999999999999999999", "is not allowed");
         check("length_max = \"256\"", "the text \"256\" is not allowed");
         check("normalize = 1", "write true or false");
-        check("task = \"generate\"", "\"embed\", \"classify\" or \"rerank\"");
+        check("task = \"generate\"", "\"embed\", \"classify\", \"rerank\" or \"token_classify\"");
         check("target_latency = 50", "with its unit");
         check("target_latency = \"0s\"", "target_latency is zero");
         check("max_linger = \"9ms\"\ntarget_latency = \"9ms\"", "1:14: max_linger is not below target_latency");

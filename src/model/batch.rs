@@ -55,7 +55,7 @@ impl Batch {
 #[derive(Clone)]
 pub enum Output {
     /// One vector of f32 for each row, in the batch's order: the pooled hidden state (not normalized) of an embedder,
-    /// the logits of a classifier or reranker.
+    /// the logits of a classifier or reranker, the logits of a classifier of tokens, token by token.
     Vectors(Vec<Vec<f32>>),
     /// The same, once the device is done with what the step has queued there. Whatever the step had on the device is free
     /// for the next one in the device's order.

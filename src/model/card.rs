@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::encoder::EncoderConfig;
+use super::encoder::{Classifies, EncoderConfig};
 use super::error::ModelError;
 use super::files::ModelFiles;
 use super::sentence::Sentence;
@@ -29,11 +29,11 @@ pub struct ModelCard {
     pub dtype: Dtype,
     /// Longest sequence in tokens, special ones included.
     pub length_max: u32,
-    /// Values of a result: of an embedding, or the number of labels.
+    /// Values of a result: of an embedding, or the number of labels. A classifier of tokens has so many for each token.
     pub dimensions: u32,
     /// Names of the labels in the order of the logits; empty for an embedder.
     pub labels: Vec<String>,
-    /// How hidden states become one vector; `None` for classifiers and rerankers.
+    /// How hidden states become one vector; `None` where the result is logits.
     pub pooling: Option<Pooling>,
     /// Whether embeddings are normalized unless a request says otherwise.
     pub normalize: bool,
@@ -50,15 +50,21 @@ pub struct ModelCard {
 }
 
 pub(super) fn task(config: &ModelConfig, model: &EncoderConfig, place: &str) -> Result<Task, ModelError> {
-    let natural = match model.labels.len() {
-        0 => Task::Embed,
-        1 => Task::Rerank,
-        _ => Task::Classify,
+    let natural = match (model.classifies, model.labels.len()) {
+        (Classifies::Nothing, _) => Task::Embed,
+        (Classifies::Texts, 1) => Task::Rerank,
+        (Classifies::Texts, _) => Task::Classify,
+        (Classifies::Tokens, _) => Task::TokenClassify,
     };
-    let allowed = match (config.task.unwrap_or(natural), model.labels.len()) {
-        (Task::Classify, 0) | (Task::Rerank, 0) => "embed: the model has no classifier",
-        (Task::Rerank, 2..) => "classify, embed: a reranker has one label",
-        (task, _) => return Ok(task),
+    let allowed = match (config.task.unwrap_or(natural), model.classifies) {
+        (Task::Embed, _) | (Task::Classify, Classifies::Texts) | (Task::TokenClassify, Classifies::Tokens) => {
+            return Ok(config.task.unwrap_or(natural));
+        }
+        (Task::Rerank, Classifies::Texts) if model.labels.len() == 1 => return Ok(Task::Rerank),
+        (_, Classifies::Nothing) => "embed: the model has no classifier",
+        (Task::Rerank, Classifies::Texts) => "classify, embed: a reranker has one label",
+        (_, Classifies::Texts) => "classify, rerank, embed: the classifier is one of texts",
+        (_, Classifies::Tokens) => "token_classify, embed: the classifier is one of tokens",
     };
     let found = config.task.map_or("nothing", Task::as_str);
     Err(ModelError::invalid(format!("model '{}': task (with {place})", config.name), found, allowed))

@@ -107,25 +107,43 @@ impl<E: Inference> Context<E> {
 
     /// The model of this name for a task; an empty name means the only one there is for it.
     pub(crate) fn target_for(&self, task: Task, name: &str) -> Result<Target, Problem> {
+        self.target_for_one_of(&[task], name)
+    }
+
+    /// Whether a model for one of these tasks is registered.
+    pub(crate) fn serves_one_of(&self, tasks: &[Task]) -> bool {
+        let of_task = |target: Target| tasks.contains(&target.definition.card.task);
+        self.engine.statuses().into_iter().any(|status| self.target(&status.name).is_ok_and(of_task))
+    }
+
+    /// The model of this name for one of these tasks; an empty name means the only one there is for any of them.
+    pub(crate) fn target_for_one_of(&self, tasks: &[Task], name: &str) -> Result<Target, Problem> {
+        let fits = |target: &Target| tasks.contains(&target.definition.card.task);
+        let task = || tasks.iter().map(|task| task.as_str()).collect::<Vec<_>>().join("' or '");
         if name.is_empty() {
             let fitting: Vec<String> = (self.engine.statuses().into_iter())
-                .filter(|status| self.target(&status.name).is_ok_and(|target| target.definition.card.task == task))
+                .filter(|status| self.target(&status.name).is_ok_and(|target| fits(&target)))
                 .map(|status| status.name)
                 .collect();
             return match fitting.as_slice() {
                 [only] => self.target(only),
                 [] => {
+                    let task = task();
                     Err(Problem::invalid("model", format!("it is empty and no model for task '{task}' is registered")))
                 }
                 several => Err(Problem::invalid(
                     "model",
-                    format!("it is empty and several models are for task '{task}': name one of {}", several.join(", ")),
+                    format!(
+                        "it is empty and several models are for task '{}': name one of {}",
+                        task(),
+                        several.join(", ")
+                    ),
                 )),
             };
         }
         let target = self.target(name)?;
-        if target.definition.card.task != task {
-            let found = target.definition.card.task;
+        if !fits(&target) {
+            let (found, task) = (target.definition.card.task, task());
             return Err(Problem::invalid(
                 "model",
                 format!("'{name}' is for task '{found}' and this call is for task '{task}'"),

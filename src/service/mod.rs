@@ -18,6 +18,7 @@ mod context;
 mod request;
 mod traced;
 mod results;
+mod spans;
 mod tasks;
 mod streams;
 mod oip;

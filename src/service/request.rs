@@ -11,10 +11,11 @@ use super::errors::Problem;
 use super::port::Inference;
 use super::traced;
 use crate::admission::{LateAt, Rejection, TooLarge};
+use crate::config::Task;
 use crate::engine::{Answer, Submission};
 use crate::model::{ModelCard, TokenRow};
 use crate::scheduler::Priority;
-use crate::tokenize::{TextRow, TokenizeError, Truncate};
+use crate::tokenize::{Place, TextRow, TokenizeError, Truncate};
 use crate::units::Bytes;
 
 /// How texts become tokens, and how the wire names them.
@@ -24,6 +25,15 @@ pub(crate) struct Encoding {
     pub(crate) truncate: Truncate,
     /// The field that a bad row is named by: row 3 of `texts` is `texts[3]`.
     pub(crate) field: &'static str,
+    /// Whether it has to be known where the tokens are in the texts.
+    pub(crate) placed: bool,
+}
+
+impl Encoding {
+    /// Of texts whose answers are about them as a whole.
+    pub(crate) fn new(truncate: Truncate, field: &'static str) -> Encoding {
+        Encoding { truncate, field, placed: false }
+    }
 }
 
 /// The rows of a request.
@@ -58,6 +68,8 @@ pub(crate) struct Served {
     pub(crate) answer: Answer,
     /// Tokens of each row.
     pub(crate) tokens: Vec<u32>,
+    /// Where they are in the texts of the rows, if that was asked for; otherwise empty.
+    pub(crate) places: Vec<Vec<Place>>,
     pub(crate) tokenize: Duration,
 }
 
@@ -83,8 +95,8 @@ impl<E: Inference> Context<E> {
         }
         let has_texts = matches!(rows, Rows::Texts(..));
         let started = Instant::now();
-        let rows = match (rows, deadline) {
-            (Rows::Tokens(rows), _) => rows,
+        let (rows, places) = match (rows, deadline) {
+            (Rows::Tokens(rows), _) => (rows, Vec::new()),
             (Rows::Texts(texts, encoding), None) => {
                 self.tokenizer.encode(&target.definition.card, texts, &encoding).await?
             }
@@ -95,11 +107,16 @@ impl<E: Inference> Context<E> {
         };
         let tokenize = started.elapsed();
         let tokens: Vec<u32> = rows.iter().map(|row| row.ids.len() as u32).collect();
+        let tokens_of_all = tokens.iter().copied().map(u64::from).sum::<u64>();
         if let Some(span) = &call_span {
-            span.note_tokens(tokens.iter().copied().map(u64::from).sum());
+            span.note_tokens(tokens_of_all);
             if has_texts {
                 span.note_tokenized(started, started + tokenize);
             }
+        }
+        if target.definition.card.task == Task::TokenClassify {
+            // So many values are held until the answer is written.
+            self.check_answer(Bytes::new(tokens_of_all) * u64::from(target.definition.card.dimensions) * 4)?;
         }
         let submission = Submission { model: target.registered.id, rows, deadline, priority };
         let answer = self.engine.infer(submission).await;
@@ -107,7 +124,7 @@ impl<E: Inference> Context<E> {
             traced::note(span, &answer);
         }
         let answer = answer.map_err(|failure| Problem::Failed { model: name.clone(), failure })?;
-        Ok(Served { answer, tokens, tokenize })
+        Ok(Served { answer, tokens, places, tokenize })
     }
 
     /// Refuses no rows and too many.

@@ -30,6 +30,7 @@ use super::proto::plimsoll::embed_server::EmbedServer;
 use super::proto::plimsoll::memory_server::MemoryServer;
 use super::proto::plimsoll::models_server::ModelsServer;
 use super::proto::plimsoll::rerank_server::RerankServer;
+use super::proto::plimsoll::token_classify_server::TokenClassifyServer;
 use super::proto::tei::embed_server::EmbedServer as TeiEmbedServer;
 use super::proto::tei::info_server::InfoServer as TeiInfoServer;
 use super::proto::tei::predict_server::PredictServer as TeiPredictServer;
@@ -127,6 +128,7 @@ pub async fn serve<E: Inference + Operations>(
     let embed = service!(EmbedServer, own());
     let rerank = service!(RerankServer, own());
     let classify = service!(ClassifyServer, own());
+    let token_classify = service!(TokenClassifyServer, own());
     let models = service!(ModelsServer, own());
     let memory = service!(MemoryServer, own());
     let tei = || Tei { context: context.clone() };
@@ -140,6 +142,7 @@ pub async fn serve<E: Inference + Operations>(
         service_name(&embed),
         service_name(&rerank),
         service_name(&classify),
+        service_name(&token_classify),
         service_name(&models),
         service_name(&memory),
         service_name(&tei_info),
@@ -163,6 +166,7 @@ pub async fn serve<E: Inference + Operations>(
         .add_service(embed)
         .add_service(rerank)
         .add_service(classify)
+        .add_service(token_classify)
         .add_service(models)
         .add_service(memory)
         .add_service(tei_info)

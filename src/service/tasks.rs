@@ -1,5 +1,5 @@
-//! What can be asked of a model, whichever protocol asks: embed, classify, rerank. A protocol makes rows of its message
-//! and a message of the answer; what lies between is here once.
+//! What can be asked of a model, whichever protocol asks: embed, classify, classify tokens, rerank. A protocol makes rows
+//! of its message and a message of the answer; what lies between is here once.
 
 use std::mem;
 use std::time::Instant;
@@ -9,6 +9,7 @@ use super::errors::Problem;
 use super::port::Inference;
 use super::request::{self, Encoding, Inquiry, Rows, Served};
 use super::results::{self, Finish};
+use super::spans::{self, Aggregation, Span};
 use crate::model::{ModelCard, TokenRow};
 use crate::tokenize::{TextRow, Truncate};
 use crate::units::Bytes;
@@ -29,6 +30,37 @@ impl Scores {
     }
 }
 
+/// What is wanted of the scores of tokens.
+#[derive(Clone, Debug)]
+pub(crate) struct Labelling {
+    pub(crate) scores: Scores,
+    pub(crate) aggregation: Aggregation,
+    /// Labels whose spans are left out.
+    pub(crate) ignored: Vec<String>,
+}
+
+/// The spans of rows, and of what they were made.
+pub(crate) struct Labelled {
+    pub(crate) spans: Vec<Vec<Span>>,
+    /// Of each row the scores of all labels, token by token, special ones included.
+    pub(crate) scores: Vec<Vec<f32>>,
+    pub(crate) served: Served,
+}
+
+/// So many values are worked on without other calls noticing.
+const VALUES_IN_PASSING: usize = 1 << 16;
+
+/// Does what takes long on a thread of its own: there are few threads for all connections.
+pub(crate) async fn aside<T: Send + 'static>(
+    values: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    match values {
+        ..=VALUES_IN_PASSING => Ok(work()),
+        _ => tokio::task::spawn_blocking(work).await.map_err(|_| Problem::Panicked),
+    }
+}
+
 impl<E: Inference> Context<E> {
     /// Checks texts for a model, each with `prompt` before it; `field` is what the protocol calls them.
     pub(crate) fn texts(
@@ -43,7 +75,20 @@ impl<E: Inference> Context<E> {
             self.check_text(|| format!("{field}[{row}]"), text)?;
         }
         let rows = texts.into_iter().map(|text| TextRow { text: format!("{prompt}{text}"), pair: None });
-        Ok(Rows::Texts(rows.collect(), Encoding { truncate, field }))
+        Ok(Rows::Texts(rows.collect(), Encoding::new(truncate, field)))
+    }
+
+    /// Checks texts for a classifier of tokens: it has to be known where the tokens are.
+    pub(crate) fn placed_texts(
+        &self,
+        field: &'static str,
+        texts: Vec<String>,
+        truncate: Truncate,
+    ) -> Result<Rows, Problem> {
+        Ok(match self.texts(field, texts, "", truncate)? {
+            Rows::Texts(texts, encoding) => Rows::Texts(texts, Encoding { placed: true, ..encoding }),
+            tokens @ Rows::Tokens(_) => tokens,
+        })
     }
 
     /// Checks rows of token ids that a client has made itself.
@@ -74,7 +119,7 @@ impl<E: Inference> Context<E> {
             self.check_text(|| format!("{field}[{row}]"), text)?;
         }
         let rows = texts.into_iter().map(|text| TextRow { text: query.to_owned(), pair: Some(text) });
-        Ok(Rows::Texts(rows.collect(), Encoding { truncate, field }))
+        Ok(Rows::Texts(rows.collect(), Encoding::new(truncate, field)))
     }
 
     /// An embedding for each row, finished as asked.
@@ -96,6 +141,44 @@ impl<E: Inference> Context<E> {
         }
         self.note_host_time(target, &served, finishing);
         Ok(served)
+    }
+
+    /// The labelled spans of each row.
+    pub(crate) async fn classify_tokens(
+        &self,
+        target: &Target,
+        inquiry: Inquiry,
+        labelling: Labelling,
+    ) -> Result<Labelled, Problem> {
+        let Labelling { scores, aggregation, ignored } = labelling;
+        if aggregation != Aggregation::None && scores == Scores::Raw {
+            return Err(Problem::invalid("raw_scores", "tokens are put together by their probabilities: ask for none"));
+        }
+        if aggregation != Aggregation::None && matches!(inquiry.rows, Rows::Tokens(_)) {
+            return Err(Problem::invalid("aggregation", "token ids have no words: ask for none, or send texts"));
+        }
+        let mut served = self.run(target, inquiry).await?;
+        let finishing = Instant::now();
+        let (mut rows, places) = (mem::take(&mut served.answer.rows), mem::take(&mut served.places));
+        let definition = target.definition.clone();
+        let tokens = served.tokens.clone();
+        let finish = move || {
+            let labels = &definition.card.labels;
+            if scores == Scores::Probabilities {
+                let of_tokens = rows.iter_mut().flat_map(|row| row.chunks_exact_mut(labels.len()));
+                of_tokens.for_each(results::softmax);
+            }
+            let spans = rows.iter().zip(tokens).enumerate().map(|(row, (scores, tokens))| match places.get(row) {
+                Some(places) => spans::spans(labels, scores, places, aggregation, &ignored),
+                None => spans::spans(labels, scores, &spans::nowhere(tokens), aggregation, &ignored),
+            });
+            (spans.collect(), rows)
+        };
+        let values =
+            served.tokens.iter().map(|tokens| *tokens as usize).sum::<usize>() * target.definition.card.labels.len();
+        let (spans, scores) = aside(values, finish).await?;
+        self.note_host_time(target, &served, finishing);
+        Ok(Labelled { spans, scores, served })
     }
 
     /// The indices and scores of pairs, the best first.

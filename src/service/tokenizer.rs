@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::errors::Problem;
 use super::request::{Encoding, row_problem};
 use crate::model::{ModelCard, TokenRow};
-use crate::tokenize::{Piece, TextRow, TokenizerPool};
+use crate::tokenize::{Piece, Place, RowError, TextRow, TokenizerPool};
 
 /// The tokenizer's threads with a bounded waiting room. Calls beyond the bound are refused: their texts would be host
 /// memory that no queue counts.
@@ -26,17 +26,24 @@ impl Tokenizer {
         Ok(Tokenizer { pool: TokenizerPool::new(cores)?, rows: AtomicU64::new(0), rows_max: u64::from(rows_max) })
     }
 
-    /// Tokenizes the rows in order. Dropping the future gives up the result.
+    /// Tokenizes the rows in order, and says where their tokens are if that is wanted. Dropping the future gives up the
+    /// result.
     pub(crate) async fn encode(
         &self,
         card: &ModelCard,
         texts: Vec<TextRow>,
         encoding: &Encoding,
-    ) -> Result<Vec<Arc<TokenRow>>, Problem> {
+    ) -> Result<(Vec<Arc<TokenRow>>, Vec<Vec<Place>>), Problem> {
         let _waiting = self.enter(texts.len() as u64)?;
-        let rows = self.pool.encode_batch(card.encoder.clone(), texts, encoding.truncate).await;
-        let rows = rows.map_err(|flaw| row_problem(card, encoding.field, flaw.row, flaw.error))?;
-        Ok(rows.into_iter().map(Arc::new).collect())
+        let Encoding { truncate, field, placed } = *encoding;
+        let problem = |flaw: RowError| row_problem(card, field, flaw.row, flaw.error);
+        let encoder = card.encoder.clone();
+        if placed {
+            let rows = self.pool.encode_batch_placed(encoder, texts, truncate).await.map_err(problem)?;
+            return Ok(rows.into_iter().map(|(row, places)| (Arc::new(row), places)).unzip());
+        }
+        let rows = self.pool.encode_batch(encoder, texts, truncate).await.map_err(problem)?;
+        Ok((rows.into_iter().map(Arc::new).collect(), Vec::new()))
     }
 
     /// The tokens of a text, for people.

@@ -4,6 +4,7 @@ use tokenizers::{Encoding, Tokenizer, TruncationDirection};
 
 use super::charsmap;
 use super::error::{RowError, TokenizeError};
+use super::place::{self, Place};
 use crate::model::TokenRow;
 
 /// What to do with a text that has too many tokens. Special tokens are always kept.
@@ -41,7 +42,7 @@ pub struct Piece {
 /// Turns text into a model's tokens. Shared by all threads; encoding takes no lock of ours.
 ///
 /// Padding and truncation that tokenizer.json asks for are switched off: rows are padded, if at all, to their step, and
-/// cut to this model's longest length. The text's offsets are not computed.
+/// cut to this model's longest length. The text's offsets are computed where they are asked for.
 pub struct TextEncoder {
     tokenizer: Tokenizer,
     length_max: usize,
@@ -98,10 +99,30 @@ impl TextEncoder {
     /// # Errors
     /// [`TokenizeError::TooLong`] without truncation, [`TokenizeError::Empty`], [`TokenizeError::Failed`].
     pub fn encode(&self, text: &str, pair: Option<&str>, truncate: Truncate) -> Result<TokenRow, TokenizeError> {
-        let special = self.special[usize::from(pair.is_some())];
+        let pieces = |text| self.tokenizer.encode_fast(text, false).map_err(failed);
+        let second = pair.map(pieces).transpose()?;
+        self.row(&self.finished(pieces(text)?, second, truncate)?)
+    }
+
+    /// The tokens of a text, and where each of them is in it.
+    ///
+    /// # Errors
+    /// Those of [`TextEncoder::encode`].
+    pub fn encode_placed(&self, text: &str, truncate: Truncate) -> Result<(TokenRow, Vec<Place>), TokenizeError> {
+        let pieces = self.tokenizer.encode_char_offsets(text, false).map_err(failed)?;
+        let encoding = self.finished(pieces, None, truncate)?;
+        Ok((self.row(&encoding)?, place::of(&encoding)))
+    }
+
+    /// What a text's pieces, or a pair's, become with special tokens around them, cut to the longest length.
+    fn finished(
+        &self,
+        mut first: Encoding,
+        mut second: Option<Encoding>,
+        truncate: Truncate,
+    ) -> Result<Encoding, TokenizeError> {
+        let special = self.special[usize::from(second.is_some())];
         let room = self.length_max - special;
-        let mut first = self.pieces(text)?;
-        let mut second = pair.map(|pair| self.pieces(pair)).transpose()?;
         let pieces = first.len() + second.as_ref().map_or(0, Encoding::len);
         if pieces > room {
             let direction = match truncate {
@@ -122,7 +143,10 @@ impl TextEncoder {
             // The tokenizer's template has the last word: RoBERTa's says 0 for both.
             second.set_type_ids(vec![1; second.len()]);
         }
-        let encoding = self.tokenizer.post_process(first, second, true).map_err(failed)?;
+        self.tokenizer.post_process(first, second, true).map_err(failed)
+    }
+
+    fn row(&self, encoding: &Encoding) -> Result<TokenRow, TokenizeError> {
         let types = encoding.get_type_ids();
         // A model without types may have a tokenizer that tells them: DistilBERT's is BERT's.
         let told = self.types > 1 && types.iter().any(|kind| *kind != 0);
@@ -139,6 +163,23 @@ impl TextEncoder {
             .enumerate()
             .map(|(row, TextRow { text, pair })| {
                 self.encode(text, pair.as_deref(), truncate).map_err(|error| RowError { row, error })
+            })
+            .collect()
+    }
+
+    /// The rows' tokens and their places in order, on this thread; rows have no second part.
+    ///
+    /// # Errors
+    /// That of the first row that has one.
+    pub fn encode_batch_placed(
+        &self,
+        rows: &[TextRow],
+        truncate: Truncate,
+    ) -> Result<Vec<(TokenRow, Vec<Place>)>, RowError> {
+        let numbered = rows.iter().enumerate();
+        numbered
+            .map(|(row, TextRow { text, .. })| {
+                self.encode_placed(text, truncate).map_err(|error| RowError { row, error })
             })
             .collect()
     }
@@ -199,11 +240,6 @@ impl TextEncoder {
             return Err(TokenizeError::UnknownToken { id, position, last });
         }
         self.tokenizer.decode(ids, !special_tokens).map_err(failed)
-    }
-
-    /// The pieces of a text, no special tokens.
-    fn pieces(&self, text: &str) -> Result<Encoding, TokenizeError> {
-        self.tokenizer.encode_fast(text, false).map_err(failed)
     }
 }
 

@@ -3,8 +3,10 @@
 mod error;
 mod charsmap;
 mod encoder;
+mod place;
 mod pool;
 
 pub use encoder::{Piece, TextEncoder, TextRow, Truncate};
 pub use error::{RowError, TokenizeError};
+pub use place::Place;
 pub use pool::TokenizerPool;

@@ -6,6 +6,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::encoder::{TextEncoder, TextRow, Truncate};
 use super::error::{RowError, TokenizeError};
+use super::place::Place;
 use crate::model::TokenRow;
 
 /// A few threads that tokenize the rows of all requests, and a bound on the calls that wait for them in their queue:
@@ -56,9 +57,21 @@ impl TokenizerPool {
         rows: Vec<TextRow>,
         truncate: Truncate,
     ) -> Result<Vec<TokenRow>, RowError> {
-        let bytes = |row: &TextRow| row.text.len() + row.pair.as_ref().map_or(0, String::len);
-        let bytes = rows.iter().map(bytes).sum();
-        let rows = self.run(bytes, move || encoder.encode_batch(&rows, truncate)).await;
+        let rows = self.run(bytes_of(&rows), move || encoder.encode_batch(&rows, truncate)).await;
+        rows.unwrap_or_else(|| Err(failed("it panicked on this request")))
+    }
+
+    /// The same with the places of the tokens, for rows that have no second part.
+    ///
+    /// # Errors
+    /// That of the first row that has one.
+    pub async fn encode_batch_placed(
+        &self,
+        encoder: Arc<TextEncoder>,
+        rows: Vec<TextRow>,
+        truncate: Truncate,
+    ) -> Result<Vec<(TokenRow, Vec<Place>)>, RowError> {
+        let rows = self.run(bytes_of(&rows), move || encoder.encode_batch_placed(&rows, truncate)).await;
         rows.unwrap_or_else(|| Err(failed("it panicked on this request")))
     }
 
@@ -83,6 +96,10 @@ impl TokenizerPool {
         });
         result.await.ok()?
     }
+}
+
+fn bytes_of(rows: &[TextRow]) -> usize {
+    rows.iter().map(|row| row.text.len() + row.pair.as_ref().map_or(0, String::len)).sum()
 }
 
 fn failed(reason: &str) -> RowError {

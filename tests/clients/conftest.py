@@ -69,6 +69,7 @@ class Plimsoll:
         self.embed = stubs.EmbedStub(channel).Embed
         self.rerank = stubs.RerankStub(channel).Rerank
         self.classify = stubs.ClassifyStub(channel).Classify
+        self.token_classify = stubs.TokenClassifyStub(channel).TokenClassify
         self.models = stubs.ModelsStub(channel)
         self.memory = stubs.MemoryStub(channel)
 

@@ -9,3 +9,4 @@ mod files;
 mod framework;
 mod relatives;
 mod modernbert;
+mod tokens;

@@ -2,11 +2,13 @@
 """Writes small encoders with random weights, and what transformers computes with them: tests/reference/data/<name>/.
 
 usage: make_checkpoints.py [NAME ...]          default all
-NAME: roberta, xlm-roberta, distilbert, modernbert, modernbert-rerank
+NAME: roberta, xlm-roberta, distilbert, modernbert, modernbert-rerank, bert-tokens, roberta-tokens, distilbert-tokens,
+      modernbert-tokens
 
 Each folder gets what transformers' save_pretrained writes (config.json, model.safetensors in f16, tokenizer.json) and
 reference.json: for each text or pair its ids, the mean and the first of the last hidden states, and the logits, computed
-by transformers in f64 from the f16 weights. The vocabularies are learned from the licence's text; word pieces of equal
+by transformers in f64 from the f16 weights. Of those that label tokens it has the logits of each token, and what the
+pipeline for them makes of a text by every strategy. The vocabularies are learned from the licence's text; word pieces of equal
 worth come in an order of their own in every run, so that running this again changes the files without a reason.
 Needs torch, transformers, sentencepiece and protobuf.
 """
@@ -170,9 +172,42 @@ def modernbert_rerank():
     return modernbert_of(2, num_labels=1, classifier_pooling="mean", classifier_activation="relu", **biases)
 
 
+LABELS = dict(enumerate(["O", "B-PER", "I-PER", "LOC"]))
+
+
+def bert_tokens():
+    tokenizer = word_pieces(LONGEST)
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer), hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2, intermediate_size=INNER,
+        max_position_embeddings=LONGEST, pad_token_id=0, id2label=LABELS,
+    )
+    return tokenizer, transformers.BertForTokenClassification(config)
+
+
+def roberta_tokens():
+    tokenizer = byte_level(LONGEST)
+    sizes = roberta_sizes(tokenizer) | {"num_hidden_layers": 1, "num_attention_heads": 2}
+    return tokenizer, transformers.RobertaForTokenClassification(transformers.RobertaConfig(**sizes, id2label=LABELS))
+
+
+def distilbert_tokens():
+    tokenizer = word_pieces(LONGEST)
+    config = transformers.DistilBertConfig(
+        vocab_size=len(tokenizer), dim=WIDTH, n_layers=1, n_heads=2, hidden_dim=INNER, max_position_embeddings=LONGEST,
+        pad_token_id=0, id2label=LABELS,
+    )
+    return tokenizer, transformers.DistilBertForTokenClassification(config)
+
+
+def modernbert_tokens():
+    tokenizer, model = modernbert_of(1, id2label=LABELS, classifier_activation="relu")
+    return tokenizer, transformers.ModernBertForTokenClassification(model.config)
+
+
 MODELS = {
     "roberta": roberta, "xlm-roberta": xlm_roberta, "distilbert": distilbert, "modernbert": modernbert,
-    "modernbert-rerank": modernbert_rerank,
+    "modernbert-rerank": modernbert_rerank, "bert-tokens": bert_tokens, "roberta-tokens": roberta_tokens,
+    "distilbert-tokens": distilbert_tokens, "modernbert-tokens": modernbert_tokens,
 }
 
 
@@ -205,6 +240,43 @@ def outputs(tokenizer, model, texts):
         yield inputs["input_ids"][row][mask], states.mean(0), states[0], logits[row]
 
 
+STRATEGIES = ["none", "simple", "first", "average", "max"]
+
+
+def write_tokens(name):
+    """The same of a model that labels tokens."""
+    tokenizer, model = MODELS[name]()
+    randomize(model, len(name))
+    folder = os.path.join(HERE, "data", name)
+    model.half().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForTokenClassification.from_pretrained(folder, dtype=torch.float64).eval()
+    pipeline = transformers.pipeline("token-classification", model=model, tokenizer=tokenizer, ignore_labels=[])
+    items = []
+    for text in [text for text, pair in TEXTS if pair is None and text and text != LONG] + [LONG[:90]]:
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0]
+        spans = {}
+        for strategy in STRATEGIES:
+            found = pipeline(text, aggregation_strategy=strategy)
+            spans[strategy] = [
+                [span.get("entity", span.get("entity_group")), round(float(span["score"]), 6), span["start"], span["end"]]
+                for span in found
+            ]
+        logits = [[round(value, 6) for value in row] for row in logits.tolist()]
+        items.append({"text": text, "input_ids": ids[0].tolist(), "logits": logits, "spans": spans})
+    write_reference(folder, items)
+
+
+def write_reference(folder, items):
+    made_by = {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
+    with open(os.path.join(folder, "reference.json"), "w", encoding="utf-8") as file:
+        lines = ",\n".join(json.dumps(item, ensure_ascii=False) for item in items)
+        file.write(f'{{"made_by": {json.dumps(made_by)}, "items": [\n{lines}\n]}}\n')
+
+
 def write(name):
     tokenizer, model = MODELS[name]()
     randomize(model, len(name))
@@ -228,11 +300,8 @@ def write(name):
             assert item["input_ids"] == ids.tolist()
             assert torch.allclose(torch.tensor(item["mean"], dtype=mean.dtype), mean, rtol=0, atol=1e-6)
             assert torch.allclose(torch.tensor(item["logits"], dtype=mean.dtype), logits, rtol=0, atol=1e-6)
-    made_by = {"torch": torch.__version__.split("+")[0], "transformers": transformers.__version__}
-    with open(os.path.join(folder, "reference.json"), "w", encoding="utf-8") as file:
-        lines = ",\n".join(json.dumps(item, ensure_ascii=False) for item in items)
-        file.write(f'{{"made_by": {json.dumps(made_by)}, "items": [\n{lines}\n]}}\n')
+    write_reference(folder, items)
 
 
 for name in sys.argv[1:] or MODELS:
-    write(name)
+    (write_tokens if name.endswith("-tokens") else write)(name)

@@ -3,7 +3,8 @@
 use crate::config::{Dtype, Task};
 
 /// What a server answered: a vector for each row of the call, in the order of the rows.
-/// Embeddings as they are; the labels' probabilities in the order of the labels; a score.
+/// Embeddings as they are; the labels' probabilities in the order of the labels, or of each token its best label's; a
+/// score.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Answer {
     /// The vectors.
@@ -109,7 +110,7 @@ pub(super) fn agree(
                     return Err(Disagreement::Cosine { row, cosine, least });
                 }
             }
-            Task::Classify | Task::Rerank => {
+            Task::Classify | Task::Rerank | Task::TokenClassify => {
                 let pairs = expected.iter().zip(found);
                 let difference = pairs.map(|(a, b)| (f64::from(*a) - f64::from(*b)).abs()).fold(0.0, f64::max);
                 let most = tolerance.difference_max;

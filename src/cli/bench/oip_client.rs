@@ -40,6 +40,9 @@ fn task_of(metadata: &wire::ModelMetadataResponse) -> anyhow::Result<Task> {
     if metadata.inputs.iter().any(|tensor| tensor.name == "TEXT_PAIR") {
         return Ok(Task::Rerank);
     }
+    if outputs.contains(&"tokens") {
+        return Ok(Task::TokenClassify);
+    }
     match outputs.first() {
         Some(&"embedding") => Ok(Task::Embed),
         Some(&("logits" | "scores")) => Ok(Task::Classify),

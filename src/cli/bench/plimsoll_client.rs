@@ -58,6 +58,23 @@ pub(super) async fn ask(channel: Connection, model: &ModelFacts, call: &Call) ->
             };
             reply(Answer { rows: response.results.into_iter().map(by_index).collect() }, response.metadata)
         }
+        Task::TokenClassify => {
+            let mut client = wire::token_classify_client::TokenClassifyClient::new(channel)
+                .max_decoding_message_size(MESSAGE_BYTES_MAX);
+            let aggregation = wire::Aggregation::None.into();
+            let message = wire::TokenClassifyRequest {
+                model: name,
+                texts,
+                tokens,
+                truncate,
+                aggregation,
+                priority,
+                ..Default::default()
+            };
+            let response = client.token_classify(request(message, call)).await?.into_inner();
+            let scores = |row: wire::Spans| row.spans.into_iter().map(|span| span.score).collect();
+            reply(Answer { rows: response.results.into_iter().map(scores).collect() }, response.metadata)
+        }
         Task::Rerank => {
             let mut client =
                 wire::rerank_client::RerankClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);

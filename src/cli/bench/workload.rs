@@ -171,7 +171,7 @@ impl Workload {
         };
         let query = match facts.task {
             Task::Rerank => words::text_of(8, rng),
-            Task::Embed | Task::Classify => String::new(),
+            Task::Embed | Task::Classify | Task::TokenClassify => String::new(),
         };
         Call { model, query, rows, urgency: Urgency::Normal, deadline: None, cancel_after: None, reference: None }
     }

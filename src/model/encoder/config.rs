@@ -36,8 +36,18 @@ pub(crate) struct EncoderConfig {
     pub(crate) epsilon: f32,
     pub(crate) biases: Biases,
     pub(crate) classifier: Classifier,
+    pub(crate) classifies: Classifies,
     /// Names of the classes; empty unless the architecture is a classifier's.
     pub(crate) labels: Vec<String>,
+}
+
+/// What an architecture gives labels to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Classifies {
+    /// It has no classifier.
+    Nothing,
+    Texts,
+    Tokens,
 }
 
 /// How a layer attends.
@@ -57,12 +67,15 @@ pub(crate) struct Biases {
     pub(crate) classifier: bool,
 }
 
-/// What comes before a classifier's last layer: a vector of the states, a layer, a function, and perhaps a norm.
+/// What comes before a classifier's last layer: of texts a vector of the states, then a layer, a function, and perhaps a
+/// norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Classifier {
     pub(crate) pooling: Pooling,
     pub(crate) between: Between,
     pub(crate) is_normed: bool,
+    /// Whether a classifier of tokens has that layer too.
+    pub(crate) is_deep_for_tokens: bool,
 }
 
 /// What an encoder consists of, beside its sizes.
@@ -78,7 +91,7 @@ impl Parts {
         Parts {
             layers: vec![Attention { sight: Sight::EVERYTHING, rotary_base: None }; layers],
             biases: Biases { attention: true, feed_forward: true, norms: true, classifier: true },
-            classifier: Classifier { pooling: Pooling::Cls, between, is_normed: false },
+            classifier: Classifier { pooling: Pooling::Cls, between, is_normed: false, is_deep_for_tokens: false },
         }
     }
 }
@@ -128,16 +141,23 @@ impl EncoderConfig {
             Some([first, ..]) => first.clone(),
             _ => format!("{class}Model"),
         };
-        let labels = match (architecture.strip_prefix(class), variant) {
-            (Some("Model" | "ForMaskedLM"), _) | (Some("ForPreTraining"), Variant::Bert) => Vec::new(),
-            (Some("ForSequenceClassification"), _) => labels(place, common.id2label, common.num_labels)?,
+        let classifies = match (architecture.strip_prefix(class), variant) {
+            (Some("Model" | "ForMaskedLM"), _) | (Some("ForPreTraining"), Variant::Bert) => Classifies::Nothing,
+            (Some("ForSequenceClassification"), _) => Classifies::Texts,
+            (Some("ForTokenClassification"), _) => Classifies::Tokens,
             _ => {
-                let mut allowed = format!("{class}Model, {class}ForMaskedLM, {class}ForSequenceClassification");
+                let mut allowed = format!(
+                    "{class}Model, {class}ForMaskedLM, {class}ForSequenceClassification, {class}ForTokenClassification"
+                );
                 if variant == Variant::Bert {
                     allowed.push_str(", BertForPreTraining");
                 }
                 return Err(ModelError::invalid(at("architectures"), format!("'{architecture}'"), allowed));
             }
+        };
+        let labels = match classifies {
+            Classifies::Nothing => Vec::new(),
+            Classifies::Texts | Classifies::Tokens => labels(place, common.id2label, common.num_labels)?,
         };
         let table = sized("max_position_embeddings", common.max_position_embeddings, POSITIONS_MAX)?;
         let first_position = match own.positions {
@@ -174,6 +194,7 @@ impl EncoderConfig {
             epsilon: epsilon as f32,
             biases,
             classifier,
+            classifies,
             labels,
         })
     }
@@ -186,6 +207,11 @@ impl EncoderConfig {
     /// Values of a head.
     pub(crate) fn head_size(&self) -> usize {
         self.width / self.heads
+    }
+
+    /// Whether the classifier has a layer before its last one.
+    pub(crate) fn is_deep(&self) -> bool {
+        self.classifies != Classifies::Tokens || self.classifier.is_deep_for_tokens
     }
 
     /// Type ids that a row may name. Without a table that is 0, which is no information.
@@ -269,9 +295,19 @@ mod tests {
         let all = [&bert, &roberta, &distilbert, &modern];
         assert_eq!(all.map(|config| config.epsilon), [1e-12, 1e-5, 1e-12, 1e-5]);
         assert_eq!(all.map(|config| config.labels.len()), [2, 1, 2, 2]);
+        assert!(all.iter().all(|config| config.classifies == Classifies::Texts));
         assert_eq!(all.map(EncoderConfig::type_count), [2, 1, 1, 1]);
         assert_eq!(all.map(EncoderConfig::window), [None, None, None, Some(Sight::around(16))]);
         assert_eq!(modern.layers[1].rotary_base, Some(10_000.0));
+    }
+
+    #[test]
+    fn classifiers_of_tokens_have_labels() {
+        for good in [BERT, ROBERTA, DISTILBERT, MODERNBERT] {
+            let [texts, tokens] = ["ForSequenceClassification", "ForTokenClassification"]
+                .map(|class| parse(&good.replace("ForSequenceClassification", class)).unwrap());
+            assert_eq!((tokens.classifies, tokens.labels), (Classifies::Tokens, texts.labels));
+        }
     }
 
     #[test]
@@ -281,7 +317,12 @@ mod tests {
             let config = parse(&text).unwrap();
             assert_eq!((config.variant, config.first_position), (Variant::Roberta, Some(2)));
             assert_eq!(config.architecture, format!("{class}ForSequenceClassification"));
-            refused(&text, "ForSequence", "ForToken", &format!("allowed: {class}Model, {class}ForMaskedLM"));
+            refused(
+                &text,
+                "ForSequenceClassification",
+                "ForCausalLM",
+                &format!("allowed: {class}Model, {class}ForMaskedLM"),
+            );
         };
         check("roberta", "Roberta");
         check("xlm-roberta", "XLMRoberta");
@@ -317,7 +358,7 @@ mod tests {
         check(r#""absolute""#, r#""relative_key""#, "position_embedding_type: found 'relative_key'");
         check("1e-12", "-1", "layer_norm_eps");
         check(r#""1": "b""#, r#""7": "b""#, "id2label");
-        check("BertForSequenceClassification", "BertForTokenClassification", "architectures");
+        check("BertForSequenceClassification", "BertForQuestionAnswering", "architectures");
         check("{", "[", "a JSON object");
     }
 
@@ -343,7 +384,7 @@ mod tests {
         check(r#""hidden_activation": "gelu""#, r#""hidden_activation": "silu""#, "hidden_activation: found \"silu\"");
         check(r#""num_attention_heads": 2"#, r#""num_attention_heads": 64"#, "heads of an even number of values");
         check(r#""local_attention": 32"#, r#""layer_types": []"#, "layer_types: found 0 entries; allowed: 2");
-        check("ForSequenceClassification", "ForTokenClassification", "allowed: ModernBertModel, ModernBertForMaskedLM");
+        check("ForSequenceClassification", "ForMultipleChoice", "allowed: ModernBertModel, ModernBertForMaskedLM");
         check("\"hidden_size\": 64,", "", "missing field `hidden_size`");
     }
 

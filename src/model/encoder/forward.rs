@@ -43,41 +43,56 @@ pub(crate) struct Encoder {
 pub(crate) enum Head {
     /// One vector for each row.
     Pool(Pooling),
-    /// Logits.
-    Classify(Classify),
+    /// Logits of each row.
+    Classify(Pooling, Classify),
+    /// Logits of each token.
+    ClassifyTokens(Classify),
 }
 
-/// A classifier: a vector of each row through two layers, and what is between them.
+/// A classifier of vectors.
 pub(crate) struct Classify {
-    pub(super) pooling: Pooling,
-    pub(super) dense: Linear,
-    pub(super) between: Between,
-    pub(super) norm: Option<Norm>,
+    pub(super) before: Option<Before>,
     pub(super) output: Linear,
 }
 
-impl Classify {
-    /// The logits of rows whose pooled states these are, in f32.
-    fn forward(&self, pooled: &Tensor, kernels: Kernels) -> Result<Tensor> {
-        let inner = self.between.of(&self.dense.forward(pooled, kernels)?)?;
-        let inner = match &self.norm {
+/// What may come before the last layer.
+pub(crate) struct Before {
+    pub(super) dense: Linear,
+    pub(super) between: Between,
+    pub(super) norm: Option<Norm>,
+}
+
+impl Before {
+    fn forward(&self, states: &Tensor, kernels: Kernels) -> Result<Tensor> {
+        let inner = self.between.of(&self.dense.forward(states, kernels)?)?;
+        match &self.norm {
             Some(norm) => match kernels {
-                Kernels::Fused | Kernels::Plain => norm.plain(&inner)?,
-                Kernels::Framework | Kernels::Card => framework::normalize(norm, &inner)?,
+                Kernels::Fused | Kernels::Plain => norm.plain(&inner),
+                Kernels::Framework | Kernels::Card => framework::normalize(norm, &inner),
             },
-            None => inner,
+            None => Ok(inner),
+        }
+    }
+}
+
+impl Classify {
+    /// The logits of rows or tokens whose states these are, in f32.
+    fn forward(&self, states: &Tensor, kernels: Kernels) -> Result<Tensor> {
+        let logits = match &self.before {
+            Some(before) => self.output.forward(&before.forward(states, kernels)?, kernels)?,
+            None => self.output.forward(states, kernels)?,
         };
-        self.output.forward(&inner, kernels)?.to_dtype(DType::F32)
+        logits.to_dtype(DType::F32)
     }
 }
 
 #[cfg(feature = "cuda")]
 impl Head {
-    /// What it needs of the hidden states.
-    fn pooling(&self) -> Pooling {
+    /// What it needs of the hidden states; `None`: all of them.
+    fn pooling(&self) -> Option<Pooling> {
         match self {
-            Head::Pool(pooling) => *pooling,
-            Head::Classify(classify) => classify.pooling,
+            Head::Pool(pooling) | Head::Classify(pooling, _) => Some(*pooling),
+            Head::ClassifyTokens(_) => None,
         }
     }
 }
@@ -125,9 +140,10 @@ impl Encoder {
         })?;
         #[cfg(feature = "cuda")]
         if let Workspace::Card(memory) = &work
+            && let Some(pooling) = self.head.pooling()
             && let Some(key) = memory.rest.layout.key(&memory.all())?
         {
-            return self.forward_recorded(indices, rows, &work, memory, key);
+            return self.forward_recorded(indices, rows, &work, memory, pooling, key);
         }
         let hidden = self.hidden(indices, rows, &work)?;
         let rest = work.finish();
@@ -154,16 +170,16 @@ impl Encoder {
         rows: &Rows,
         work: &Workspace,
         memory: &CardMemory,
+        pooling: Pooling,
         key: card::Key,
     ) -> Result<Output> {
         let OnCard { operations, layout } = &memory.rest;
         let pooled = label::layer("head", None, || card::vectors(layout, &memory.hidden))?;
-        let pooling = self.head.pooling();
         self.recordings.borrow_mut().run(operations, key.and(&pooled)?, || {
             let hidden = self.hidden(indices, rows, work)?;
             card::pool_into(operations, &hidden, layout, pooling, &pooled)
         })?;
-        label::layer("head", None, || self.send(operations, &layout.results(&pooled)?))
+        label::layer("head", None, || self.send_pooled(operations, &layout.results(&pooled)?))
     }
 
     /// What becomes of the last layer's hidden states.
@@ -171,7 +187,7 @@ impl Encoder {
         match rest {
             Rest::None => {}
             #[cfg(feature = "cuda")]
-            Rest::Card(card) => return self.answer_on_card(hidden, card),
+            Rest::Card(card) => return self.answer_on_card(hidden, rows, card),
         }
         let pooled = |pooling: Pooling| match self.kernels {
             Kernels::Plain => pool_plain(hidden, rows, pooling),
@@ -180,16 +196,18 @@ impl Encoder {
         };
         let vectors = match &self.head {
             Head::Pool(pooling) => pooled(*pooling)?,
-            Head::Classify(classify) => {
+            Head::Classify(pooling, classify) => {
                 let pooled = match self.kernels {
-                    Kernels::Framework => {
-                        framework::pool(hidden, rows, classify.pooling)?.to_dtype(self.activations)?
-                    }
-                    Kernels::Fused | Kernels::Plain | Kernels::Card => {
-                        Tensor::new(pooled(classify.pooling)?, &self.device)?
-                    }
+                    Kernels::Framework => framework::pool(hidden, rows, *pooling)?.to_dtype(self.activations)?,
+                    Kernels::Fused | Kernels::Plain | Kernels::Card => Tensor::new(pooled(*pooling)?, &self.device)?,
                 };
                 classify.forward(&pooled, self.kernels)?.to_vec2()?
+            }
+            Head::ClassifyTokens(classify) => {
+                let labels = classify.forward(hidden, self.kernels)?;
+                let (_, count) = labels.dims2()?;
+                let flat = labels.flatten_all()?.to_vec1::<f32>()?;
+                rows.iter().map(|(start, length)| flat[start * count..][..length * count].to_vec()).collect()
             }
         };
         Ok(Output::Vectors(vectors))
@@ -197,21 +215,37 @@ impl Encoder {
 
     /// The same where everything is queued, and nobody waits for it yet.
     #[cfg(feature = "cuda")]
-    fn answer_on_card(&self, hidden: &Tensor, card: OnCard) -> Result<Output> {
+    fn answer_on_card(&self, hidden: &Tensor, rows: &Rows, card: OnCard) -> Result<Output> {
         let OnCard { operations, layout } = card;
-        let pooling = self.head.pooling();
-        self.send(&operations, &card::pool(&operations, hidden, &layout, pooling)?)
+        match &self.head {
+            Head::Pool(pooling) | Head::Classify(pooling, _) => {
+                self.send_pooled(&operations, &card::pool(&operations, hidden, &layout, *pooling)?)
+            }
+            Head::ClassifyTokens(classify) => {
+                // Behind the rows there may be tokens that nobody asked for.
+                let logits = classify.forward(&hidden.narrow(0, 0, rows.tokens())?, self.kernels)?;
+                let (_, labels) = logits.dims2()?;
+                send(&operations, &logits, rows.iter().map(|(_, length)| length * labels).collect())
+            }
+        }
     }
 
     /// Sends what becomes of pooled states in f32 to the host.
     #[cfg(feature = "cuda")]
-    fn send(&self, operations: &Arc<card::Operations>, pooled: &Tensor) -> Result<Output> {
+    fn send_pooled(&self, operations: &Arc<card::Operations>, pooled: &Tensor) -> Result<Output> {
         let vectors = match &self.head {
-            Head::Pool(_) => pooled.clone(),
-            Head::Classify(classify) => classify.forward(&pooled.to_dtype(self.activations)?, self.kernels)?,
+            Head::Pool(_) | Head::ClassifyTokens(_) => pooled.clone(),
+            Head::Classify(_, classify) => classify.forward(&pooled.to_dtype(self.activations)?, self.kernels)?,
         };
-        Ok(Output::Later(Rc::new(OnItsWay(card::fetch(operations, &vectors)?))))
+        let (rows, width) = vectors.dims2()?;
+        send(operations, &vectors, vec![width; rows])
     }
+}
+
+/// Sends values in f32 to the host, so many of them for each row.
+#[cfg(feature = "cuda")]
+fn send(operations: &Arc<card::Operations>, values: &Tensor, of_rows: Vec<usize>) -> Result<Output> {
+    Ok(Output::Later(Rc::new(OnItsWay(card::fetch(operations, values, of_rows)?))))
 }
 
 /// Vectors that a card sends to the host.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use candle_core::{Device, Tensor};
 
-use super::config::EncoderConfig;
-use super::forward::{Classify, Encoder, Head};
+use super::config::{Classifies, EncoderConfig};
+use super::forward::{Before, Classify, Encoder, Head};
 use super::names::{Names, Part};
 use crate::config::{Dtype, Pooling};
 use crate::memory::Axes;
@@ -81,12 +81,13 @@ fn needed(config: &EncoderConfig, weights: &Weights, classify: bool) -> Vec<Need
         norm(&mut list, names.output_norm(layer, layers));
     }
     if classify {
-        let [dense, output] = names.classifier();
-        for (name, outputs, bias) in [(dense, width, biases.classifier), (output, config.labels.len(), true)] {
+        let dense = config.is_deep().then(|| (names.classifier_dense(), width, biases.classifier));
+        let output = (names.classifier_output(config.classifies).to_owned(), config.labels.len(), true);
+        for (name, outputs, bias) in dense.into_iter().chain([output]) {
             list.push(Needed::Table(format!("{name}.weight"), [outputs, width]));
             list.extend(bias.then(|| Needed::Vector(format!("{name}.bias"), outputs)));
         }
-        if config.classifier.is_normed {
+        if config.is_deep() && config.classifier.is_normed {
             norm(&mut list, names.classifier_norm());
         }
     }
@@ -141,7 +142,8 @@ pub(crate) fn resident(config: &EncoderConfig, weights: &Weights, loaded: Loaded
 pub(crate) fn framework_elements_per_token(config: &EncoderConfig, length: u32) -> u64 {
     let (heads, width) = (config.heads as u64, config.width as u64);
     let scores = framework::score_elements_per_token(heads, width / heads, u64::from(length));
-    scores.max(3 * width).max(config.inner_width as u64)
+    let labels = if config.classifies == Classifies::Tokens { config.labels.len() as u64 } else { 0 };
+    scores.max(3 * width).max(config.inner_width as u64).max(labels)
 }
 
 /// What a load needs to know beside the files.
@@ -164,9 +166,12 @@ pub(crate) fn load(plan: Plan<'_>, device: &Device) -> Result<Encoder, ModelErro
     Ok(Encoder {
         embeddings: loader.embeddings()?,
         first_position: first_position(config, weights).unwrap_or(0) as u32,
-        head: match plan.pooling {
-            Some(pooling) => Head::Pool(pooling),
-            None => Head::Classify(loader.classifier()?),
+        head: match (plan.pooling, config.classifies) {
+            (Some(pooling), _) => Head::Pool(pooling),
+            (None, Classifies::Tokens) => Head::ClassifyTokens(loader.classifier()?),
+            (None, Classifies::Texts | Classifies::Nothing) => {
+                Head::Classify(config.classifier.pooling, loader.classifier()?)
+            }
         },
         widths: Widths {
             hidden: config.width,
@@ -307,15 +312,17 @@ impl<'a> Loader<'a> {
     }
 
     fn classifier(&self) -> Result<Classify, ModelError> {
-        let EncoderConfig { width, biases, classifier, ref labels, .. } = *self.config;
-        let [dense, output] = self.names.classifier();
-        let norm = classifier.is_normed.then(|| self.norm(&self.names.classifier_norm())).transpose()?;
+        let EncoderConfig { width, biases, classifier, classifies, ref labels, .. } = *self.config;
+        let before = || -> Result<_, ModelError> {
+            Ok(Before {
+                dense: self.plain_linear(&self.names.classifier_dense(), [width, width], biases.classifier)?,
+                between: classifier.between,
+                norm: classifier.is_normed.then(|| self.norm(&self.names.classifier_norm())).transpose()?,
+            })
+        };
         Ok(Classify {
-            pooling: classifier.pooling,
-            dense: self.plain_linear(&dense, [width, width], biases.classifier)?,
-            between: classifier.between,
-            norm,
-            output: self.plain_linear(&output, [labels.len(), width], true)?,
+            before: self.config.is_deep().then(before).transpose()?,
+            output: self.plain_linear(self.names.classifier_output(classifies), [labels.len(), width], true)?,
         })
     }
 }

@@ -9,6 +9,6 @@ mod names;
 mod forward;
 mod load;
 
-pub(super) use config::EncoderConfig;
+pub(super) use config::{Classifies, EncoderConfig};
 
 pub(super) use load::{Loaded, Plan, check, framework_elements_per_token, load, resident};

@@ -95,7 +95,12 @@ impl Parts {
                 norms: keys.norm_bias.unwrap_or(false),
                 classifier: keys.classifier_bias.unwrap_or(false),
             },
-            classifier: Classifier { pooling, between: Between::Activation(activation), is_normed: true },
+            classifier: Classifier {
+                pooling,
+                between: Between::Activation(activation),
+                is_normed: true,
+                is_deep_for_tokens: true,
+            },
         })
     }
 }
@@ -192,7 +197,10 @@ mod tests {
         let Biases { attention, feed_forward, norms, classifier } = parts.biases;
         assert!(![attention, feed_forward, norms, classifier].contains(&true));
         let between = Between::Activation(Activation::Gelu);
-        assert_eq!(parts.classifier, Classifier { pooling: Pooling::Cls, between, is_normed: true });
+        assert_eq!(
+            parts.classifier,
+            Classifier { pooling: Pooling::Cls, between, is_normed: true, is_deep_for_tokens: true }
+        );
     }
 
     #[test]

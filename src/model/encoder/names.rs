@@ -1,5 +1,6 @@
 //! What the tensors of an encoder are called, in the names of both file formats.
 
+use super::config::Classifies;
 use super::variant::Variant;
 use crate::model::weights::{Naming, Weights};
 
@@ -135,16 +136,25 @@ impl Names {
         }
     }
 
-    /// The two layers of a classifier. They stand outside the encoder and have no prefix, BERT's pooler excepted.
-    pub(super) fn classifier(&self) -> [String; 2] {
-        let [first, second] = match (self.scheme, self.variant) {
-            (Scheme::Gguf | Scheme::ModernGguf, _) => ["cls", "cls.output"],
-            (Scheme::Bert, Variant::Roberta) => ["classifier.dense", "classifier.out_proj"],
-            (Scheme::Bert, _) => return [format!("{}pooler.dense", self.prefix), "classifier".into()],
-            (Scheme::DistilBert, _) => ["pre_classifier", "classifier"],
-            (Scheme::ModernBert, _) => ["head.dense", "classifier"],
-        };
-        [first.to_owned(), second.to_owned()]
+    /// The layer before a classifier's last one. Like that it stands outside the encoder and has no prefix, BERT's
+    /// pooler excepted.
+    pub(super) fn classifier_dense(&self) -> String {
+        match (self.scheme, self.variant) {
+            (Scheme::Gguf | Scheme::ModernGguf, _) => "cls".to_owned(),
+            (Scheme::Bert, Variant::Roberta) => "classifier.dense".to_owned(),
+            (Scheme::Bert, _) => format!("{}pooler.dense", self.prefix),
+            (Scheme::DistilBert, _) => "pre_classifier".to_owned(),
+            (Scheme::ModernBert, _) => "head.dense".to_owned(),
+        }
+    }
+
+    /// A classifier's last layer.
+    pub(super) fn classifier_output(&self, classifies: Classifies) -> &'static str {
+        match (self.scheme, self.variant, classifies) {
+            (Scheme::Gguf | Scheme::ModernGguf, _, _) => "cls.output",
+            (Scheme::Bert, Variant::Roberta, Classifies::Texts) => "classifier.out_proj",
+            _ => "classifier",
+        }
     }
 
     /// The norm between the two, where there is one.

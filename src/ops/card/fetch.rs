@@ -38,30 +38,34 @@ impl Pages {
     }
 }
 
-/// Rows of f32 that are being copied.
+/// Values of rows, in f32, that are being copied.
 pub(crate) struct Fetch {
     operations: Arc<Operations>,
     /// `None` once it is given back.
     piece: Mutex<Option<PinnedHostSlice<f32>>>,
     arrived: CudaEvent,
-    rows: usize,
-    width: usize,
+    /// How many values each row has.
+    of_rows: Vec<usize>,
 }
 
-/// Queues the copy of a tensor of shape (rows, width) in f32, which may be dropped afterwards.
-pub(crate) fn fetch(operations: &Arc<Operations>, tensor: &Tensor) -> Result<Fetch> {
-    let (rows, width) = tensor.dims2()?;
+/// Queues the copy of a tensor in f32, which may be dropped afterwards. Its values are those of rows end to end, so many
+/// of each as `of_rows` says.
+pub(crate) fn fetch(operations: &Arc<Operations>, tensor: &Tensor, of_rows: Vec<usize>) -> Result<Fetch> {
+    let elements = tensor.elem_count();
+    if of_rows.iter().sum::<usize>() != elements {
+        candle_core::bail!("rows of {} values in all, of a tensor of {elements}", of_rows.iter().sum::<usize>());
+    }
     let from = address(tensor, DType::F32)?;
     let stream = &operations.stream;
-    let piece = operations.pages.take(rows * width, stream)?;
+    let piece = operations.pages.take(elements, stream)?;
     let to = piece.as_ptr().map_err(candle_core::Error::wrap)?.cast_mut();
     // SAFETY: both have room for the elements; the piece is not read, freed or given to anybody before the event that is
     // recorded behind the copy.
-    unsafe { cuMemcpyDtoHAsync_v2(to.cast(), from, rows * width * size_of::<f32>(), stream.cu_stream()) }
+    unsafe { cuMemcpyDtoHAsync_v2(to.cast(), from, elements * size_of::<f32>(), stream.cu_stream()) }
         .result()
         .map_err(candle_core::Error::wrap)?;
     let arrived = stream.record_event(Some(CU_EVENT_DISABLE_TIMING)).map_err(candle_core::Error::wrap)?;
-    Ok(Fetch { operations: operations.clone(), piece: Mutex::new(Some(piece)), arrived, rows, width })
+    Ok(Fetch { operations: operations.clone(), piece: Mutex::new(Some(piece)), arrived, of_rows })
 }
 
 impl Fetch {
@@ -78,12 +82,13 @@ impl Fetch {
         self.arrived.synchronize().map_err(candle_core::Error::wrap)?;
         let piece = self.piece.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(piece) = piece else { candle_core::bail!("these rows were taken already") };
-        let elements = piece.as_slice().map_err(candle_core::Error::wrap)?;
-        // Of no width are rows of nothing: `chunks` knows no such.
-        let rows = match self.width {
-            0 => vec![Vec::new(); self.rows],
-            width => elements[..self.rows * width].chunks(width).map(<[f32]>::to_vec).collect(),
-        };
+        let mut rest = piece.as_slice().map_err(candle_core::Error::wrap)?;
+        let rows = self.of_rows.iter().map(|count| {
+            let (row, others) = rest.split_at(*count);
+            rest = others;
+            row.to_vec()
+        });
+        let rows = rows.collect();
         self.operations.pages.give_back(piece);
         Ok(rows)
     }

@@ -48,7 +48,8 @@ mod tests {
 
     /// The others, so that whoever adds a method says which it is. Those of text-embeddings-inference are all for everybody.
     const FOR_EVERYBODY: &str = "
-        plimsoll.v1.Embed/Embed plimsoll.v1.Rerank/Rerank plimsoll.v1.Classify/Classify plimsoll.v1.Models/List
+        plimsoll.v1.Embed/Embed plimsoll.v1.Rerank/Rerank plimsoll.v1.Classify/Classify plimsoll.v1.TokenClassify/TokenClassify
+        plimsoll.v1.Models/List
         inference.GRPCInferenceService/ServerLive inference.GRPCInferenceService/ServerReady
         inference.GRPCInferenceService/ModelReady inference.GRPCInferenceService/ServerMetadata
         inference.GRPCInferenceService/ModelMetadata inference.GRPCInferenceService/ModelInfer

@@ -5,21 +5,23 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
+use serde::Serialize;
 
 use super::answer::{TeiProblem, json};
 use super::inputs::WrittenRows;
 use super::tei_messages::{
-    DecodeMessage, Direction, EmbedMessage, Info, ModelType, PredictMessage, Ranked, RerankMessage, Scored, Token,
-    TokenizeMessage,
+    DecodeMessage, Direction, EmbedMessage, Info, Labelled, ModelType, PredictMessage, PredictParameters, Ranked,
+    RerankMessage, Scored, Token, TokenizeMessage,
 };
 use super::{Caller, Message, Sent, read_json};
 use crate::config::Task;
 use crate::service::context::Context;
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
-use crate::service::tasks::Scores;
+use crate::service::spans::{Aggregation, Span};
+use crate::service::tasks::{Labelling, Scores};
 use crate::service::tei::ask::{self, Answered, Asked, Prediction, Rank, Spent, truncation};
-use crate::tokenize::Piece;
+use crate::tokenize::{Piece, TextRow};
 use crate::units::Bytes;
 
 type Shared<E> = State<Arc<Context<E>>>;
@@ -59,7 +61,7 @@ pub(super) async fn any<E: Inference>(
     let (asked, sent) = (asked?, sent?);
     Ok(match context.any_target(&asked.model)?.definition.card.task {
         Task::Embed => answer_embed(&context, asked, read_json(sent).await?).await?,
-        Task::Classify => answer_predict(&context, asked, read_json(sent).await?).await?,
+        Task::Classify | Task::TokenClassify => answer_predict(&context, asked, read_json(sent).await?).await?,
         Task::Rerank => answer_rerank(&context, asked, read_json(sent).await?).await?,
     })
 }
@@ -72,7 +74,7 @@ pub(super) async fn embed_sparse() -> TeiProblem {
     TeiProblem(Problem::NotOffered("no model of this server has sparse embeddings: ask /embed for dense ones"))
 }
 
-/// One text's labels for one text, a list of them for a list.
+/// One text's labels, or those of its parts, for one text; a list of them for a list.
 pub(super) async fn predict<E: Inference>(
     State(context): Shared<E>,
     Caller(asked): Caller,
@@ -92,19 +94,72 @@ async fn answer_predict<E: Inference>(
     };
     let left = message.truncation_direction == Direction::Left;
     let truncate = truncation(message.truncate.unwrap_or(false), left);
-    let ask = ask::Predict { inputs, truncate, scores: Scores::raw(message.raw_scores) };
-    let Answered { result, spent, .. } = context.tei_predict(&asked, ask).await?;
-    let scored = |Prediction { label, score }| Scored { score, label };
-    let mut rows: Vec<Vec<Scored>> =
-        result.into_iter().map(|labels| labels.into_iter().map(scored).collect()).collect();
-    let response = match (is_one, rows.pop()) {
+    let (scores, parameters) = (Scores::raw(message.raw_scores), message.parameters.unwrap_or_default());
+    let (task, asked) = context.tei_predictor(asked)?;
+    if task == Task::TokenClassify {
+        let (texts, labelling) = (single_texts(inputs)?, labelling(scores, parameters)?);
+        let aggregation = labelling.aggregation;
+        let Answered { result, spent, .. } =
+            context.tei_label(&asked, ask::Label { texts, truncate, labelling }).await?;
+        return Ok(with_times(spent, one_or_all(is_one, result, |(span, word)| labelled(span, word, aggregation))));
+    }
+    let PredictParameters { aggregation_strategy, ignore_labels } = parameters;
+    if aggregation_strategy.is_some() || ignore_labels.is_some() {
+        return Err(Problem::invalid(
+            "parameters",
+            "the model labels whole texts: only a classifier of tokens has them",
+        ));
+    }
+    let Answered { result, spent, .. } = context.tei_predict(&asked, ask::Predict { inputs, truncate, scores }).await?;
+    Ok(with_times(spent, one_or_all(is_one, result, |Prediction { label, score }| Scored { score, label })))
+}
+
+/// The only row of what was asked for as one, a list of rows otherwise.
+fn one_or_all<T, S: Serialize>(is_one: bool, rows: Vec<Vec<T>>, message: impl Fn(T) -> S) -> Response {
+    let written = |row: Vec<T>| row.into_iter().map(&message).collect::<Vec<S>>();
+    let mut rows: Vec<Vec<S>> = rows.into_iter().map(written).collect();
+    match (is_one, rows.pop()) {
         (true, Some(only)) => json(StatusCode::OK, &only),
         (_, last) => {
             rows.extend(last);
             json(StatusCode::OK, &rows)
         }
+    }
+}
+
+fn single_texts(rows: Vec<TextRow>) -> Result<Vec<String>, Problem> {
+    let single = |(number, TextRow { text, pair }): (usize, TextRow)| match pair {
+        None => Ok(text),
+        Some(_) => {
+            let reason = "the model labels tokens of single texts: send a text, not a pair";
+            Err(Problem::invalid(format!("inputs[{number}]"), reason))
+        }
     };
-    Ok(with_times(spent, response))
+    rows.into_iter().enumerate().map(single).collect()
+}
+
+/// What is not said is as in transformers, but that tokens are put together, as its inference service does.
+fn labelling(scores: Scores, parameters: PredictParameters) -> Result<Labelling, Problem> {
+    let aggregation = match parameters.aggregation_strategy {
+        // Logits are those of tokens.
+        None if scores == Scores::Raw => Aggregation::None,
+        None => Aggregation::default(),
+        Some(name) => Aggregation::named(&name).ok_or_else(|| {
+            let text = format!("'{name}' is none of {}", Aggregation::NAMES);
+            Problem::invalid("parameters.aggregation_strategy", text)
+        })?,
+    };
+    let ignored = parameters.ignore_labels.unwrap_or_else(|| vec!["O".to_owned()]);
+    Ok(Labelling { scores, aggregation, ignored })
+}
+
+fn labelled(span: Span, word: String, aggregation: Aggregation) -> Labelled {
+    let Span { label, score, first, start, end, .. } = span;
+    let (entity, entity_group, index) = match aggregation {
+        Aggregation::None => (Some(label), None, Some(first)),
+        _ => (None, Some(label), None),
+    };
+    Labelled { entity, entity_group, score, index, word, start, end }
 }
 
 pub(super) async fn rerank<E: Inference>(
@@ -196,7 +251,7 @@ pub(super) async fn info<E: Inference>(
         Task::Embed => {
             ModelType::Embedding { pooling: card.pooling.map(|pooling| pooling.to_string()).unwrap_or_default() }
         }
-        Task::Classify => ModelType::Classifier { id2label: id2label(), label2id: label2id() },
+        Task::Classify | Task::TokenClassify => ModelType::Classifier { id2label: id2label(), label2id: label2id() },
         Task::Rerank => ModelType::Reranker { id2label: id2label(), label2id: label2id() },
     };
     let info = Info {

@@ -44,14 +44,18 @@ pub(super) struct PredictMessage {
     pub(super) raw_scores: bool,
     /// Some clients have it in every message.
     #[serde(default)]
-    #[allow(dead_code, reason = "it may be there as long as it says nothing")]
-    pub(super) parameters: Option<Nothing>,
+    pub(super) parameters: Option<PredictParameters>,
 }
 
-/// An object without fields.
-#[derive(Debug, Deserialize)]
+/// What clients of transformers' pipelines say of a classifier of tokens.
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Nothing {}
+pub(super) struct PredictParameters {
+    #[serde(default)]
+    pub(super) aggregation_strategy: Option<String>,
+    #[serde(default)]
+    pub(super) ignore_labels: Option<Vec<String>>,
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -103,6 +107,21 @@ pub(super) struct Token {
 pub(super) struct Scored {
     pub(super) score: f32,
     pub(super) label: String,
+}
+
+/// A labelled part of a text; `entity` and `index` where it is a token, `entity_group` where it may be more.
+#[derive(Serialize)]
+pub(super) struct Labelled {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) entity: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) entity_group: Option<String>,
+    pub(super) score: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) index: Option<usize>,
+    pub(super) word: String,
+    pub(super) start: u32,
+    pub(super) end: u32,
 }
 
 #[derive(Serialize)]

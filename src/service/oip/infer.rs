@@ -6,7 +6,7 @@ use prost::Message;
 use prost::bytes::Bytes as Blob;
 
 use super::inputs;
-use super::outputs::Outputs;
+use super::outputs::{Answered, Outputs};
 use super::parameters::Parameters;
 use crate::service::call::{Arrival, note_request_id};
 use crate::service::context::Context;
@@ -14,7 +14,8 @@ use crate::service::errors::Problem;
 use crate::service::port::Inference;
 use crate::service::proto::inference::model_infer_request::InferInputTensor;
 use crate::service::proto::inference::{ModelInferRequest, ModelInferResponse};
-use crate::service::request::Inquiry;
+use crate::service::request::{Inquiry, Served};
+use crate::service::tasks::aside;
 use crate::units::Bytes;
 
 /// Serves one request that came at `arrival`.
@@ -40,16 +41,24 @@ pub(crate) async fn run<E: Inference>(
     let card = &target.definition.card;
     context.check_version(card, &request.model_version)?;
     let parameters = Parameters::read(&request.parameters)?;
-    let outputs = Outputs::read(card, &request.outputs, &parameters)?;
-    let rows = inputs::rows(context, card, inputs, &parameters)?;
-    context.check_answer(outputs.bytes(rows.len()))?;
+    let (rows, padded) = inputs::rows(context, card, inputs, &parameters)?;
+    let outputs = Outputs::read(card, &request.outputs, &parameters, padded)?;
+    context.check_answer(outputs.bytes(rows.len(), 1))?;
 
     let deadline = arrival.deadline_within(parameters.timeout);
     let inquiry = Inquiry { rows, priority: parameters.priority, arrival, deadline };
     let served = context.run(&target, inquiry).await?;
 
     let finishing = Instant::now();
-    let (outputs, raw_output_contents) = outputs.write(card, served.answer.rows);
+    let Served { answer, tokens, places, tokenize } = served;
+    let (rows, columns) = (tokens.len(), outputs.columns(card, &tokens));
+    // Known only now: rows are as long as the longest.
+    context.check_answer(outputs.bytes(rows, columns))?;
+    let definition = target.definition.clone();
+    let rows_answered = Answered { vectors: answer.rows, tokens, places };
+    let values = rows * columns * card.dimensions as usize;
+    let write = move || outputs.write(&definition.card, rows_answered);
+    let (outputs, raw_output_contents) = aside(values, write).await?;
     let response = ModelInferResponse {
         model_name: card.name.clone(),
         model_version: card.version.to_string(),
@@ -59,6 +68,6 @@ pub(crate) async fn run<E: Inference>(
         ..ModelInferResponse::default()
     };
     context.check_answer(Bytes::new(response.encoded_len() as u64))?;
-    context.host_times(target.registered.id).add(served.tokenize, finishing.elapsed());
+    context.host_times(target.registered.id).add(tokenize, finishing.elapsed());
     Ok(response)
 }

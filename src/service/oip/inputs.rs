@@ -25,20 +25,30 @@ struct Inputs {
 
 const NAMES: &str = "TEXT, TEXT_PAIR, input_ids, attention_mask, token_type_ids";
 
-/// Decodes and checks the inputs of a request.
+/// Where the tokens that a client has sent are in its tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Padded {
+    /// Tokens of each row of the tensor, padding included.
+    pub(crate) columns: usize,
+    /// The column of each row's first real token.
+    pub(crate) firsts: Vec<usize>,
+}
+
+/// Decodes and checks the inputs of a request. Of token ids it says how they were padded.
 pub(crate) fn rows<E: Inference>(
     context: &Context<E>,
     card: &ModelCard,
     inputs: Vec<(InferInputTensor, Option<Bytes>)>,
     parameters: &Parameters,
-) -> Result<Rows, Problem> {
+) -> Result<(Rows, Option<Padded>), Problem> {
     let inputs = Inputs::read(inputs)?;
     match inputs {
         Inputs { text: Some(text), text_pair, input_ids: None, attention_mask: None, token_type_ids: None } => {
-            texts(context, card, text, text_pair, parameters)
+            Ok((texts(context, card, text, text_pair, parameters)?, None))
         }
         Inputs { text: None, text_pair: None, input_ids: Some(ids), attention_mask, token_type_ids } => {
-            tokens(context, card, ids, attention_mask, token_type_ids)
+            let (rows, padded) = tokens(context, card, ids, attention_mask, token_type_ids)?;
+            Ok((rows, Some(padded)))
         }
         Inputs { text: None, input_ids: None, .. } => {
             Err(Problem::invalid("inputs", "neither TEXT nor input_ids is there: send one of them"))
@@ -116,7 +126,7 @@ fn texts<E: Inference>(
     };
     let prompt = match card.task {
         Task::Embed => request::prompt(card, "parameters['prompt_name']", &parameters.prompt_name)?,
-        Task::Classify | Task::Rerank => String::new(),
+        Task::Classify | Task::Rerank | Task::TokenClassify => String::new(),
     };
     let (texts, field): (Vec<TextRow>, _) = match (card.task, pair) {
         (Task::Rerank, Some(pair)) => {
@@ -129,15 +139,16 @@ fn texts<E: Inference>(
                 "a reranker takes the query in TEXT and the text in it",
             ));
         }
-        (Task::Embed | Task::Classify, None) => {
+        (Task::Embed | Task::Classify | Task::TokenClassify, None) => {
             let texts = checked(text)?.into_iter();
             (texts.map(|text| TextRow { text: format!("{prompt}{text}"), pair: None }).collect(), "inputs['TEXT']")
         }
-        (Task::Embed | Task::Classify, Some(pair)) => {
+        (Task::Embed | Task::Classify | Task::TokenClassify, Some(pair)) => {
             return Err(Problem::invalid(pair.field, format!("model '{}' takes single texts", card.name)));
         }
     };
-    Ok(Rows::Texts(texts, Encoding { truncate: parameters.truncate, field }))
+    let placed = card.task == Task::TokenClassify;
+    Ok(Rows::Texts(texts, Encoding { placed, ..Encoding::new(parameters.truncate, field) }))
 }
 
 fn tokens<E: Inference>(
@@ -146,7 +157,7 @@ fn tokens<E: Inference>(
     ids: Tensor,
     mask: Option<Tensor>,
     types: Option<Tensor>,
-) -> Result<Rows, Problem> {
+) -> Result<(Rows, Padded), Problem> {
     let field = ids.field.clone();
     let &[rows, length] = ids.shape.as_slice() else {
         return Err(Problem::invalid(field, format!("its shape is {:?} and has to be [rows, tokens]", ids.shape)));
@@ -167,12 +178,13 @@ fn tokens<E: Inference>(
     let part = |values: &Option<Vec<i64>>, row: usize, range: std::ops::Range<usize>| {
         values.as_ref().map(|values| values[row * length..][range].to_vec())
     };
-    let mut made = Vec::with_capacity(rows);
+    let (mut made, mut firsts) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
     for row in 0..rows {
         let real = match &mask {
             Some(mask) => real_tokens(row, &mask[row * length..][..length])?,
             None => 0..length,
         };
+        firsts.push(real.start);
         let to_id = |id: &i64| {
             let text =
                 || format!("token id {id}; the vocabulary has the ids 0 to {}", card.vocab_size.saturating_sub(1));
@@ -187,7 +199,7 @@ fn tokens<E: Inference>(
         let types = types.into_iter().map(to_type).collect::<Result<Vec<u32>, _>>()?;
         made.push(request::check_tokens(card, &field, row, TokenRow { ids, types })?);
     }
-    Ok(Rows::Tokens(made))
+    Ok((Rows::Tokens(made), Padded { columns: length, firsts }))
 }
 
 /// Where the real tokens of a padded row are. Padding may be on either side, but not among them.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::outputs::published;
+use super::outputs::{Kind, published};
 use super::parameters::PRIORITY_LEVELS;
 use crate::config::{ModelConfig as Configuration, Task};
 use crate::model::ModelCard;
@@ -44,7 +44,7 @@ pub(crate) fn server() -> ServerMetadataResponse {
 /// generators cannot send an input that has no dimension besides the rows; `[rows]` is taken as well.
 fn inputs(card: &ModelCard) -> &'static [&'static str] {
     match card.task {
-        Task::Embed | Task::Classify => &["TEXT"],
+        Task::Embed | Task::Classify | Task::TokenClassify => &["TEXT"],
         Task::Rerank => &["TEXT", "TEXT_PAIR"],
     }
 }
@@ -62,7 +62,9 @@ pub(crate) fn model(card: &ModelCard) -> ModelMetadataResponse {
         versions: vec![card.version.to_string()],
         platform: PLATFORM.to_owned(),
         inputs: inputs(card).iter().map(|name| tensor(name, "BYTES", vec![-1, 1])).collect(),
-        outputs: outputs.map(|(name, _)| tensor(name, "FP32", vec![-1, i64::from(card.dimensions)])).collect(),
+        outputs: outputs
+            .map(|(name, kind)| tensor(name, kind.datatype(), [&[-1], &*kind.dimensions(card)].concat()))
+            .collect(),
         properties: properties(card),
     }
 }
@@ -100,10 +102,10 @@ pub(crate) fn config(card: &ModelCard, configuration: &Configuration, limits: &L
         dims: vec![1],
         optional: false,
     };
-    let output = |(name, _): &(&str, _)| ModelOutput {
+    let output = |(name, kind): &(&str, Kind)| ModelOutput {
         name: (*name).to_owned(),
-        data_type: DataType::TypeFp32.into(),
-        dims: vec![i64::from(card.dimensions)],
+        data_type: if kind.datatype() == "FP32" { DataType::TypeFp32 } else { DataType::TypeInt64 }.into(),
+        dims: kind.dimensions(card),
         label_filename: String::new(),
     };
     let parameters = properties(card).into_iter();

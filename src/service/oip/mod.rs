@@ -4,6 +4,7 @@ mod tensor;
 mod parameters;
 mod inputs;
 mod outputs;
+mod of_tokens;
 mod infer;
 mod stream;
 mod metadata;

@@ -2,6 +2,8 @@
 
 use prost::bytes::{BufMut, Bytes, BytesMut};
 
+use super::inputs::Padded;
+use super::of_tokens::OfTokens;
 use super::parameters::{Parameters, Value};
 use crate::config::Task;
 use crate::model::ModelCard;
@@ -9,6 +11,7 @@ use crate::service::errors::Problem;
 use crate::service::proto::inference::model_infer_request::InferRequestedOutputTensor;
 use crate::service::proto::inference::model_infer_response::InferOutputTensor;
 use crate::service::results::{self, Finish};
+use crate::tokenize::Place;
 use crate::units;
 
 /// What an output tensor holds.
@@ -20,23 +23,64 @@ pub(crate) enum Kind {
     Scores,
     /// The model's last values as they are.
     Logits,
+    /// Where each token is in its text.
+    Offsets,
+    /// How many tokens a row has.
+    Tokens,
 }
 
-/// The outputs of a model by name, in the order in which they are answered; each is `[rows, card.dimensions]`.
+impl Kind {
+    /// Its datatype, as numbers.
+    pub(crate) const fn datatype(self) -> &'static str {
+        match self {
+            Kind::Embedding | Kind::Scores | Kind::Logits => "FP32",
+            Kind::Offsets | Kind::Tokens => "INT64",
+        }
+    }
+
+    /// Its dimensions behind the rows; -1: as the request's rows are long.
+    pub(crate) fn dimensions(self, card: &ModelCard) -> Vec<i64> {
+        let values = i64::from(card.dimensions);
+        match (self, card.task) {
+            (Kind::Offsets, _) => vec![-1, 2],
+            (Kind::Tokens, _) => vec![1],
+            (_, Task::TokenClassify) => vec![-1, values],
+            (_, Task::Embed | Task::Classify | Task::Rerank) => vec![values],
+        }
+    }
+}
+
+/// The outputs of a model by name, in the order in which they are answered.
 pub(crate) fn published(card: &ModelCard) -> &'static [(&'static str, Kind)] {
     match card.task {
         Task::Embed => &[("embedding", Kind::Embedding)],
         Task::Classify | Task::Rerank => &[("scores", Kind::Scores), ("logits", Kind::Logits)],
+        Task::TokenClassify => {
+            &[("scores", Kind::Scores), ("logits", Kind::Logits), ("offsets", Kind::Offsets), ("tokens", Kind::Tokens)]
+        }
     }
 }
 
 /// One output that was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wanted {
-    name: &'static str,
-    kind: Kind,
+pub(super) struct Wanted {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
     /// The best so many as text, instead of all as numbers.
-    classification: Option<usize>,
+    pub(super) classification: Option<usize>,
+}
+
+impl Wanted {
+    /// Its tensor, without what is in it.
+    pub(super) fn tensor(self, shape: Vec<i64>) -> InferOutputTensor {
+        let datatype = if self.classification.is_some() { "BYTES" } else { self.kind.datatype() };
+        InferOutputTensor {
+            name: self.name.to_owned(),
+            datatype: datatype.to_owned(),
+            shape,
+            ..InferOutputTensor::default()
+        }
+    }
 }
 
 /// The outputs of a request, checked.
@@ -44,14 +88,16 @@ struct Wanted {
 pub(crate) struct Outputs {
     wanted: Vec<Wanted>,
     finish: Finish,
+    padded: Option<Padded>,
 }
 
 impl Outputs {
-    /// Checks what is asked for; nothing means everything.
+    /// Checks what is asked for of rows of text, or of token ids; nothing means everything that there is.
     pub(crate) fn read(
         card: &ModelCard,
         asked: &[InferRequestedOutputTensor],
         parameters: &Parameters,
+        padded: Option<Padded>,
     ) -> Result<Outputs, Problem> {
         let published = published(card);
         let mut wanted: Vec<Wanted> = Vec::with_capacity(published.len());
@@ -67,10 +113,18 @@ impl Outputs {
             if wanted.iter().any(|other| other.name == *name) {
                 return Err(Problem::invalid(field, "it is asked for twice"));
             }
-            wanted.push(Wanted { name, kind: *kind, classification: classification(&field, output)? });
+            if *kind == Kind::Offsets && padded.is_some() {
+                return Err(Problem::invalid(field, "token ids are nowhere in a text: send texts, or leave it out"));
+            }
+            let classification = classification(&field, output)?;
+            if classification.is_some() && !matches!(kind, Kind::Embedding | Kind::Scores | Kind::Logits) {
+                return Err(Problem::invalid(field, "it has no classes: leave classification out"));
+            }
+            wanted.push(Wanted { name, kind: *kind, classification });
         }
         if asked.is_empty() {
-            wanted.extend(published.iter().map(|(name, kind)| Wanted { name, kind: *kind, classification: None }));
+            let there = published.iter().filter(|(_, kind)| *kind != Kind::Offsets || padded.is_none());
+            wanted.extend(there.map(|(name, kind)| Wanted { name, kind: *kind, classification: None }));
         }
         if card.task != Task::Embed && (parameters.dimensions != 0 || parameters.normalize.is_some()) {
             return Err(Problem::invalid(
@@ -80,18 +134,33 @@ impl Outputs {
         }
         let normalize = parameters.normalize.unwrap_or(card.normalize);
         let finish = Finish::new("parameters['dimensions']", parameters.dimensions, card.dimensions, normalize)?;
-        Ok(Outputs { wanted, finish })
+        Ok(Outputs { wanted, finish, padded })
     }
 
-    /// Bytes of the numbers in the answer for so many rows.
-    pub(crate) fn bytes(&self, rows: usize) -> units::Bytes {
+    /// Bytes of the numbers in the answer for so many rows, each of so many vectors.
+    pub(crate) fn bytes(&self, rows: usize, vectors: usize) -> units::Bytes {
         let numbers = self.wanted.iter().filter(|wanted| wanted.classification.is_none()).count();
-        units::Bytes::new(rows as u64) * (self.finish.dimensions as u64) * 4 * numbers as u64
+        units::Bytes::new((rows * vectors) as u64) * (self.finish.dimensions as u64) * 4 * numbers as u64
+    }
+
+    /// Vectors of each row in the answer: 1, or where they are tokens' as many as the longest row has.
+    pub(crate) fn columns(&self, card: &ModelCard, tokens: &[u32]) -> usize {
+        match (card.task, &self.padded) {
+            (Task::Embed | Task::Classify | Task::Rerank, _) => 1,
+            (Task::TokenClassify, Some(padded)) => padded.columns,
+            (Task::TokenClassify, None) => tokens.iter().max().map_or(0, |longest| *longest as usize),
+        }
     }
 
     /// Tensors and blobs of the answer.
-    pub(crate) fn write(&self, card: &ModelCard, vectors: Vec<Vec<f32>>) -> (Vec<InferOutputTensor>, Vec<Bytes>) {
-        self.wanted.iter().map(|wanted| self.write_one(card, *wanted, &vectors)).unzip()
+    pub(crate) fn write(&self, card: &ModelCard, rows: Answered) -> (Vec<InferOutputTensor>, Vec<Bytes>) {
+        if card.task == Task::TokenClassify {
+            let firsts = self.padded.as_ref().map(|padded| padded.firsts.as_slice());
+            let columns = self.columns(card, &rows.tokens);
+            let of_tokens = OfTokens { card, rows: &rows, columns, firsts };
+            return self.wanted.iter().map(|wanted| of_tokens.write(*wanted)).unzip();
+        }
+        self.wanted.iter().map(|wanted| self.write_one(card, *wanted, &rows.vectors)).unzip()
     }
 
     fn write_one(&self, card: &ModelCard, wanted: Wanted, vectors: &[Vec<f32>]) -> (InferOutputTensor, Bytes) {
@@ -101,32 +170,36 @@ impl Outputs {
             let mut values = vector.clone();
             match wanted.kind {
                 Kind::Embedding => self.finish.apply(&mut values),
-                Kind::Logits => {}
+                Kind::Logits | Kind::Offsets | Kind::Tokens => {}
                 Kind::Scores if card.task == Task::Classify => results::softmax(&mut values),
                 Kind::Scores => values.iter_mut().for_each(|value| *value = results::sigmoid(*value)),
             }
             match wanted.classification {
                 None => values.iter().for_each(|value| blob.put_f32_le(*value)),
-                Some(best) => {
-                    for (index, score) in results::top(&values, best) {
-                        let text = match card.labels.get(index) {
-                            Some(label) => format!("{score:.6}:{index}:{label}"),
-                            None => format!("{score:.6}:{index}"),
-                        };
-                        blob.put_u32_le(text.len() as u32);
-                        blob.put_slice(text.as_bytes());
-                    }
-                }
+                Some(best) => put_best(&mut blob, card, &values, best),
             }
         }
-        let datatype = if wanted.classification.is_some() { "BYTES" } else { "FP32" };
-        let tensor = InferOutputTensor {
-            name: wanted.name.to_owned(),
-            datatype: datatype.to_owned(),
-            shape: vec![vectors.len() as i64, columns as i64],
-            ..InferOutputTensor::default()
+        (wanted.tensor(vec![vectors.len() as i64, columns as i64]), blob.freeze())
+    }
+}
+
+/// What was computed of a request's rows.
+#[derive(Debug)]
+pub(crate) struct Answered {
+    pub(crate) vectors: Vec<Vec<f32>>,
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) places: Vec<Vec<Place>>,
+}
+
+/// The best so many values as text, in the form that the classification extension has for them.
+pub(super) fn put_best(blob: &mut BytesMut, card: &ModelCard, values: &[f32], best: usize) {
+    for (index, score) in results::top(values, best) {
+        let text = match card.labels.get(index) {
+            Some(label) => format!("{score:.6}:{index}:{label}"),
+            None => format!("{score:.6}:{index}"),
         };
-        (tensor, blob.freeze())
+        blob.put_u32_le(text.len() as u32);
+        blob.put_slice(text.as_bytes());
     }
 }
 

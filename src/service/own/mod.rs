@@ -4,6 +4,7 @@ mod convert;
 mod embed;
 mod rerank;
 mod classify;
+mod token_classify;
 mod models;
 mod memory;
 

@@ -12,7 +12,8 @@ use crate::service::errors::Problem;
 use crate::service::port::Inference;
 use crate::service::request::{self, Encoding, Inquiry, Rows, Served};
 use crate::service::results::{self, Finish};
-use crate::service::tasks::Scores;
+use crate::service::spans::{Characters, Span};
+use crate::service::tasks::{Labelled, Labelling, Scores};
 use crate::tokenize::{Piece, TextRow, Truncate};
 use crate::units::Bytes;
 
@@ -53,6 +54,14 @@ pub(crate) struct Predict {
     pub(crate) inputs: Vec<TextRow>,
     pub(crate) truncate: Truncate,
     pub(crate) scores: Scores,
+}
+
+/// Texts whose parts are to be labelled.
+#[derive(Clone, Debug)]
+pub(crate) struct Label {
+    pub(crate) texts: Vec<String>,
+    pub(crate) truncate: Truncate,
+    pub(crate) labelling: Labelling,
 }
 
 /// Texts to rank for a query.
@@ -162,7 +171,7 @@ impl<E: Inference> Context<E> {
         asked: &Asked,
         ask: Predict,
     ) -> Result<Answered<Vec<Vec<Prediction>>>, Problem> {
-        let target = self.target_for(Task::Classify, &asked.model)?;
+        let target = self.target_for_one_of(&[Task::Classify, Task::Rerank], &asked.model)?;
         let card = &target.definition.card;
         self.check_rows("inputs", ask.inputs.len())?;
         for (row, TextRow { text, pair }) in ask.inputs.iter().enumerate() {
@@ -172,7 +181,7 @@ impl<E: Inference> Context<E> {
         }
         let texts = ask.inputs.iter().flat_map(|row| [Some(row.text.as_str()), row.pair.as_deref()]);
         let characters = count(texts.flatten());
-        let rows = Rows::Texts(ask.inputs, Encoding { truncate: ask.truncate, field: "inputs" });
+        let rows = Rows::Texts(ask.inputs, Encoding::new(ask.truncate, "inputs"));
         let served = self.classify(&target, inquiry(rows, asked.arrival), ask.scores).await?;
         let label = |index: usize| card.labels.get(index).cloned().unwrap_or_else(|| format!("LABEL_{index}"));
         let ranked = |scores: &Vec<f32>| {
@@ -181,6 +190,37 @@ impl<E: Inference> Context<E> {
         };
         let result = served.answer.rows.iter().map(ranked).collect();
         Ok(answered(result, card, asked, characters, &served))
+    }
+
+    /// Which model is to predict, by its name from now on, and for what: whole texts or their parts. A reranker is a
+    /// classifier with one label, and one that nobody has named predicts where there is no other.
+    pub(crate) fn tei_predictor(&self, asked: Asked) -> Result<(Task, Asked), Problem> {
+        const CLASSIFIERS: &[Task] = &[Task::Classify, Task::TokenClassify];
+        let tasks = match asked.model.is_empty() && self.serves_one_of(CLASSIFIERS) {
+            true => CLASSIFIERS,
+            false => &[Task::Classify, Task::TokenClassify, Task::Rerank],
+        };
+        let card = &self.target_for_one_of(tasks, &asked.model)?.definition.card;
+        Ok((card.task, Asked { model: card.name.clone(), ..asked }))
+    }
+
+    /// The labelled parts of each text, and what stands there.
+    pub(crate) async fn tei_label(
+        &self,
+        asked: &Asked,
+        ask: Label,
+    ) -> Result<Answered<Vec<Vec<(Span, String)>>>, Problem> {
+        let target = self.target_for(Task::TokenClassify, &asked.model)?;
+        let characters = count(ask.texts.iter().map(String::as_str));
+        let rows = self.placed_texts("inputs", ask.texts.clone(), ask.truncate)?;
+        let inquiry = inquiry(rows, asked.arrival);
+        let Labelled { spans, served, .. } = self.classify_tokens(&target, inquiry, ask.labelling).await?;
+        let with_parts = |(text, spans): (&String, Vec<Span>)| {
+            let characters = Characters::of(text);
+            spans.into_iter().map(|span| (span.clone(), characters.part(&span).to_owned())).collect()
+        };
+        let result = ask.texts.iter().zip(spans).map(with_parts).collect();
+        Ok(answered(result, &target.definition.card, asked, characters, &served))
     }
 
     /// The texts' places, the best first.

@@ -17,8 +17,9 @@ use crate::service::proto::tei::embed_server::Embed;
 use crate::service::proto::tei::info_server::Info;
 use crate::service::proto::tei::predict_server::Predict;
 use crate::service::proto::tei::rerank_server::Rerank;
+use crate::service::spans::{Aggregation, Span};
 use crate::service::streams::{self, Answers, Manners};
-use crate::service::tasks::Scores;
+use crate::service::tasks::{Labelling, Scores};
 use crate::tokenize::{TextRow, Truncate};
 use crate::units::Bytes;
 
@@ -97,7 +98,7 @@ impl<E: Inference> Info for Tei<E> {
         let card = &facts.definition.card;
         let model_type = match card.task {
             Task::Embed => wire::ModelType::Embedding,
-            Task::Classify => wire::ModelType::Classifier,
+            Task::Classify | Task::TokenClassify => wire::ModelType::Classifier,
             Task::Rerank => wire::ModelType::Reranker,
         };
         Ok(Response::new(wire::InfoResponse {
@@ -186,9 +187,34 @@ async fn predict_row<E: Inference>(
     truncate: Truncate,
     raw_scores: bool,
 ) -> Result<wire::PredictResponse, Problem> {
-    let ask = ask::Predict { inputs: vec![row], truncate, scores: Scores::raw(raw_scores) };
+    let scores = Scores::raw(raw_scores);
+    let (task, asked) = context.tei_predictor(asked)?;
+    if task == Task::TokenClassify {
+        return predict_tokens(&context, asked, row, truncate, scores).await;
+    }
+    let ask = ask::Predict { inputs: vec![row], truncate, scores };
     let Answered { result, spent, .. } = context.tei_predict(&asked, ask).await?;
     let message = |Prediction { label, score }| wire::Prediction { score, label };
+    let predictions = result.into_iter().flatten().map(message).collect();
+    Ok(wire::PredictResponse { predictions, metadata: metadata(spent) })
+}
+
+/// The best label of each token in the order of the text, special ones left out. The message has no place for more:
+/// `Tokenize` says where they are.
+async fn predict_tokens<E: Inference>(
+    context: &Context<E>,
+    asked: Asked,
+    row: TextRow,
+    truncate: Truncate,
+    scores: Scores,
+) -> Result<wire::PredictResponse, Problem> {
+    if row.pair.is_some() {
+        return Err(Problem::invalid("inputs", "the model labels tokens of single texts: send a text, not a pair"));
+    }
+    let labelling = Labelling { scores, aggregation: Aggregation::None, ignored: Vec::new() };
+    let ask = ask::Label { texts: vec![row.text], truncate, labelling };
+    let Answered { result, spent, .. } = context.tei_label(&asked, ask).await?;
+    let message = |(Span { label, score, .. }, _)| wire::Prediction { score, label };
     let predictions = result.into_iter().flatten().map(message).collect();
     Ok(wire::PredictResponse { predictions, metadata: metadata(spent) })
 }
