@@ -7,7 +7,7 @@ use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::{Effective, Environment, ServeOptions, ServerConfig};
-use crate::device::cpu::set_compute_threads;
+use crate::device::cpu::{set_compute_threads, usable_cores};
 use crate::server::{Ended, Server};
 use crate::service::Reload;
 use crate::telemetry::logs;
@@ -35,13 +35,19 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     set_compute_threads(threads)?;
     logs::init(config.log_format, &config.log_level)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(server_threads(usable_cores()))
         .thread_name("server")
         .enable_all()
         .build()
         .context("the server's threads cannot be started")?;
     let ended = runtime.block_on(serve(config, args.options, environment))?;
     Ok(ExitCode::from(ended.exit_code()))
+}
+
+/// Threads for connections on a machine of `cores`. Texts have threads of their own, and so has the device; a few are
+/// enough for the rest, but the answers of a large step of single texts all go out at once.
+fn server_threads(cores: NonZeroUsize) -> usize {
+    (cores.get() / 4).clamp(2, 8)
 }
 
 async fn serve(config: ServerConfig, options: ServeOptions, environment: Environment) -> anyhow::Result<Ended> {

@@ -73,6 +73,20 @@ choice!(
 );
 
 choice!(
+    /// What to do with a text that has too many tokens. Special tokens are always kept.
+    #[derive(Default)]
+    Truncate {
+        /// Refuse it.
+        #[default]
+        No = "none",
+        /// Leave out the end of the text.
+        End = "end",
+        /// Leave out its beginning.
+        Start = "start",
+    }
+);
+
+choice!(
     /// How a sequence's hidden states become one vector.
     Pooling {
         /// Mean over the real tokens.

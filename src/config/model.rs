@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::written::Written;
-use super::{Dtype, LoadPolicy, Pooling, Task};
+use super::{Dtype, LoadPolicy, Pooling, Task, Truncate};
 use crate::units::{Bytes, Micros};
 
 /// Where the weights, the tokenizer and the architecture's own configuration come from.
@@ -68,6 +68,8 @@ pub struct ModelConfig {
     pub dtype: Dtype,
     /// Longest sequence in tokens, special tokens included.
     pub length_max: Option<u32>,
+    /// What becomes of longer texts unless a request says otherwise.
+    pub truncate: Truncate,
     /// How hidden states become one vector (embedders).
     pub pooling: Option<Pooling>,
     /// Whether embeddings are normalized unless a request says otherwise (embedders).
@@ -107,6 +109,8 @@ impl ModelConfig {
             // What the reference values of a model were computed in; narrower forms are chosen, not assumed.
             dtype: Dtype::F32,
             length_max: None,
+            // A text that is cut in silence is an answer about another text.
+            truncate: Truncate::No,
             pooling: None,
             normalize: None,
             prompts: BTreeMap::new(),
@@ -149,6 +153,7 @@ impl ModelConfig {
             ("task", or(&self.task, FILES)),
             ("dtype", self.dtype.show()),
             ("length_max", or(&self.length_max, FILES)),
+            ("truncate", self.truncate.show()),
             ("pooling", or(&self.pooling, FILES)),
             ("normalize", or(&self.normalize, FILES)),
             ("prompts", names(&self.prompts)),

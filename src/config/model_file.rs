@@ -71,6 +71,9 @@ impl Reader<'_> {
             model.dtype = dtype;
         }
         model.length_max = section.value_of("length_max");
+        if let Some(truncate) = section.value_of("truncate") {
+            model.truncate = truncate;
+        }
         model.pooling = section.value_of("pooling");
         model.normalize = section.value_of("normalize");
         self.prompts(&mut section, &mut model);
@@ -259,7 +262,7 @@ const SOURCES: &str =
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Dtype, Pooling, Task};
+    use crate::config::{Dtype, Pooling, Task, Truncate};
 
     const HEAD: &str = "schema = 1\n[source]\nembedded = \"tiny-embed\"\n";
 
@@ -284,6 +287,7 @@ mod tests {
             task = "embed"
             dtype = "int8"
             length_max = 256
+            truncate = "start"
             pooling = "cls"
             normalize = false
             default_prompt = "query"
@@ -306,6 +310,7 @@ mod tests {
             sha256: [("model.safetensors".to_owned(), "ab".repeat(32))].into(),
             dtype: Dtype::Int8,
             length_max: Some(256),
+            truncate: Truncate::Start,
             pooling: Some(Pooling::Cls),
             normalize: Some(false),
             prompts: [("query".to_owned(), "query: ".to_owned())].into(),
@@ -356,6 +361,7 @@ models/m/model.toml:5:1: [source] says several things: write exactly one of embe
         check("length_max = 9999999999999999999999999", "is not allowed");
         check("length_max = \"256\"", "the text \"256\" is not allowed");
         check("normalize = 1", "write true or false");
+        check("truncate = true", "write \"none\", \"end\" or \"start\"");
         check("task = \"generate\"", "\"embed\", \"classify\", \"rerank\" or \"token_classify\"");
         check("target_latency = 50", "with its unit");
         check("target_latency = \"0s\"", "target_latency is zero");

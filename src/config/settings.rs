@@ -10,6 +10,7 @@ use super::choices::{
 };
 use super::device_memory::{MemoryBudget, MemorySafety};
 use super::optional::{OptionalAddress, OptionalFile};
+use super::origins::Origins;
 use super::otlp::{OptionalEndpoint, Ratio};
 use super::sources::Sources;
 use super::written::{self, Written};
@@ -122,6 +123,9 @@ settings! {
         /// File of certificates in PEM of those who sign clients' certificates: a client without one is turned away.
         tls_client_ca: OptionalFile = "none",
             "Every client needs a certificate of its own.";
+        /// Origins of pages whose scripts a browser may let call over HTTP: '*' for all, or a list with commas between them; 'none': no other page's.
+        cors_origins: Origins = "none",
+            "'*' lets every page that somebody opens in a browser which reaches the server call it.";
     }
     "Models" {
         /// Folder of the model repository, one folder with a model.toml for each model; 'embedded' for the built-in one; 'auto': embedded, unless --model says what to serve.

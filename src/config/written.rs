@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use super::{Amount, Dtype, LoadPolicy, Pooling, Task};
+use super::{Amount, Dtype, LoadPolicy, Pooling, Task, Truncate};
 use crate::units::{Bytes, Micros};
 
 /// The TOML types in which a value may be written.
@@ -94,7 +94,7 @@ written!(u32, Integer, "a whole number from 1 to 4294967295", if |count| *count 
 written!(u64, Integer, "a whole number of at least 1", if |count| *count > 0);
 written!(f64, Number, "a number above 0", if |number| number.is_finite() && *number > 0.0);
 written!(IpAddr, Text, "an IP address, such as 127.0.0.1, 0.0.0.0 or ::1");
-written_choice!(Task, Dtype, Pooling, LoadPolicy);
+written_choice!(Task, Dtype, Truncate, Pooling, LoadPolicy);
 
 impl Written for String {
     const FORM: Form = Form::Text;

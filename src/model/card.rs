@@ -7,7 +7,7 @@ use super::encoder::{Classifies, EncoderConfig};
 use super::error::ModelError;
 use super::files::ModelFiles;
 use super::sentence::Sentence;
-use crate::config::{Dtype, ModelConfig, Pooling, Task};
+use crate::config::{Dtype, ModelConfig, Pooling, Task, Truncate};
 use crate::tokenize::TextEncoder;
 
 /// Piece tables of 250,000 words are about 17 MB.
@@ -29,6 +29,8 @@ pub struct ModelCard {
     pub dtype: Dtype,
     /// Longest sequence in tokens, special ones included.
     pub length_max: u32,
+    /// What becomes of longer texts unless a request says otherwise.
+    pub truncate: Truncate,
     /// Values of a result: of an embedding, or the number of labels. A classifier of tokens has so many for each token.
     pub dimensions: u32,
     /// Names of the labels in the order of the logits; empty for an embedder.
@@ -130,6 +132,7 @@ pub(super) fn card(
         task,
         dtype: config.dtype,
         length_max,
+        truncate: config.truncate,
         dimensions: if embeds { model.width } else { model.labels.len() } as u32,
         labels: if embeds { Vec::new() } else { model.labels.clone() },
         pooling: embeds.then(|| config.pooling.or(sentence.pooling).unwrap_or(Pooling::Mean)),

@@ -242,7 +242,7 @@ pub fn security(config: &ServerConfig) -> Result<Security, SecurityError> {
         certificate: config.tls_cert.path().zip(config.tls_key.path()),
         client_authorities: config.tls_client_ca.path(),
     };
-    Security::open(config.address, files)
+    Ok(Security::open(config.address, files)?.with_origins(config.cors_origins.clone()))
 }
 
 /// Traces, if the configuration says where to.

@@ -9,6 +9,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::access::Access;
 use super::transport::{Tls, TlsFiles};
+use crate::config::Origins;
 
 /// How often the files are looked at. They are small, and whoever replaces one keeps the old one good for longer.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -39,6 +40,8 @@ pub struct Security {
     pub(super) tls: Option<Arc<Tls>>,
     /// Whether clients need a certificate.
     knows_clients: bool,
+    /// Pages that may call over HTTP.
+    pub(super) origins: Origins,
 }
 
 impl Security {
@@ -51,7 +54,18 @@ impl Security {
         let access = Access::open(address, tokens, admin_tokens).map_err(SecurityError)?;
         let open = |(certificate, key)| Tls::open(TlsFiles { certificate, key, client_authorities });
         let tls = certificate.map(open).transpose().map_err(SecurityError)?;
-        Ok(Security { access: Arc::new(access), tls: tls.map(Arc::new), knows_clients: client_authorities.is_some() })
+        Ok(Security {
+            access: Arc::new(access),
+            tls: tls.map(Arc::new),
+            knows_clients: client_authorities.is_some(),
+            origins: Origins::None,
+        })
+    }
+
+    /// The same with pages of these origins allowed to call over HTTP.
+    #[must_use]
+    pub fn with_origins(self, origins: Origins) -> Security {
+        Security { origins, ..self }
     }
 
     /// What an operator should know about a server that listens at `address`, and at `admin` for administration.

@@ -182,7 +182,7 @@ pub async fn serve<E: Inference + Operations>(
     // Its end is the signal.
     let (stop_accepting, stopped) = watch::channel(());
     let _secrets = AbortOnDrop(tokio::spawn(security.clone().follow()));
-    let Security { access, tls, .. } = security;
+    let Security { access, tls, origins, .. } = security;
     let written = Written::default();
     let incoming = |listener, protocol| {
         Incoming::new(listener, Accepting { tls: tls.clone(), protocol, written: written.clone() }, stopped.clone())
@@ -217,6 +217,11 @@ pub async fn serve<E: Inference + Operations>(
     if let Some((listener, others)) = listeners.http {
         let routes = super::http::router(context.clone()).merge(others);
         let guarded = routes.layer(axum::middleware::from_fn_with_state(access.clone(), super::access::guard));
+        // In front of the guard: a browser that asks whether it may call has no token yet.
+        let guarded = match super::http::cors::layer(&origins) {
+            Some(cors) => guarded.layer(cors),
+            None => guarded,
+        };
         let incoming = incoming(listener, Protocol::Http);
         serving.spawn(async move {
             serve_http(incoming, guarded).await;

@@ -5,19 +5,8 @@ use tokenizers::{Encoding, Tokenizer, TruncationDirection};
 use super::charsmap;
 use super::error::{RowError, TokenizeError};
 use super::place::{self, Place};
+use crate::config::Truncate;
 use crate::model::TokenRow;
-
-/// What to do with a text that has too many tokens. Special tokens are always kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Truncate {
-    /// Refuse it.
-    #[default]
-    No,
-    /// Leave out the end of the text.
-    End,
-    /// Leave out its beginning.
-    Start,
-}
 
 /// The text of one row: alone, or a pair such as query and document.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,8 @@ mod encoder;
 mod place;
 mod pool;
 
-pub use encoder::{Piece, TextEncoder, TextRow, Truncate};
+pub use crate::config::Truncate;
+pub use encoder::{Piece, TextEncoder, TextRow};
 pub use error::{RowError, TokenizeError};
 pub use place::Place;
 pub use pool::TokenizerPool;

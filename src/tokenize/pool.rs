@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, oneshot};
 
-use super::encoder::{TextEncoder, TextRow, Truncate};
+use super::encoder::{TextEncoder, TextRow};
 use super::error::{RowError, TokenizeError};
 use super::place::Place;
+use crate::config::Truncate;
 use crate::model::TokenRow;
 
 /// A few threads that tokenize the rows of all requests, and a bound on the calls that wait for them in their queue:

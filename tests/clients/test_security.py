@@ -206,3 +206,35 @@ def test_files_that_cannot_be_used(tmp_path):
         assert done.returncode == 1 and f"{tokens}: line 2: " in said and "secret" not in said, said
     done = subprocess.run([binary(), "serve", "--tls-cert", tokens], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "tls_cert needs tls_key" in done.stderr, done.stderr
+
+
+def test_a_page_of_a_listed_origin_may_call_and_no_other(tmp_path):
+    page, other, token = "https://example.org", "https://example.com", "a-token-of-a-page"
+    (tmp_path / "tokens").write_text(f"{token}\n")
+    arguments = ["--models", "embedded", "--token-file", str(tmp_path / "tokens"), "--cors-origins", page]
+    server = Server(tmp_path, *arguments)
+    try:
+        url = f"http://127.0.0.1:{server.http_port}/models/tiny-embed/embed"
+        asks = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
+        answers = {origin: httpx.options(url, headers={"origin": origin} | asks) for origin in (page, other)}
+        allowed = answers[page].headers
+        assert answers[page].status_code == 200 and allowed["access-control-allow-origin"] == page
+        assert allowed["access-control-allow-headers"] == "authorization,content-type"
+        assert "POST" in allowed["access-control-allow-methods"]
+        assert "access-control-allow-origin" not in answers[other].headers
+        # Being allowed to call is not being known: a token is asked for all the same, which the page can read.
+        refused = httpx.post(url, json={"inputs": "web"}, headers={"origin": page})
+        assert refused.status_code == 401 and refused.headers["access-control-allow-origin"] == page
+        known = {"origin": page, "authorization": f"Bearer {token}"}
+        answer = httpx.post(url, json={"inputs": "web"}, headers=known, timeout=30)
+        assert answer.status_code == 200 and len(answer.json()[0]) == 192
+        assert answer.headers["access-control-allow-origin"] == page
+        assert "x-compute-tokens" in answer.headers["access-control-expose-headers"]
+    finally:
+        assert server.stop() == 0, server.log()
+
+
+def test_without_origins_nothing_is_said_of_them(server):
+    url = f"http://127.0.0.1:{server.http_port}/models/tiny-embed/embed"
+    answer = httpx.post(url, json={"inputs": "web"}, headers={"origin": "https://example.org"})
+    assert answer.status_code == 200 and "access-control-allow-origin" not in answer.headers

@@ -6,6 +6,7 @@
 //! answer to another question.
 
 mod answer;
+pub(crate) mod cors;
 mod inputs;
 mod openai;
 mod tei;

@@ -15,8 +15,7 @@ use super::{Caller, Message};
 use crate::service::context::Context;
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
-use crate::service::tei::ask::{self, Answered};
-use crate::tokenize::Truncate;
+use crate::service::tei::ask::{self, Answered, Cut};
 
 type Shared<E> = State<Arc<Context<E>>>;
 
@@ -104,7 +103,7 @@ pub(super) async fn embeddings<E: Inference>(
     let ask = ask::Embed {
         inputs: message.input.0,
         field: "input",
-        truncate: Truncate::No,
+        cut: Cut::default(),
         normalize: None,
         prompt_name: String::new(),
         dimensions: message.dimensions,

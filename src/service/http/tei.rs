@@ -20,8 +20,8 @@ use crate::service::errors::Problem;
 use crate::service::port::Inference;
 use crate::service::spans::{Aggregation, Span};
 use crate::service::tasks::{Labelling, Scores};
-use crate::service::tei::ask::{self, Answered, Asked, Prediction, Rank, Spent, truncation};
-use crate::tokenize::{Piece, TextRow};
+use crate::service::tei::ask::{self, Answered, Asked, Cut, Prediction, Rank, Spent};
+use crate::tokenize::{Piece, TextRow, Truncate};
 use crate::units::Bytes;
 
 type Shared<E> = State<Arc<Context<E>>>;
@@ -43,7 +43,7 @@ async fn answer_embed<E: Inference>(
     let ask = ask::Embed {
         inputs: message.inputs.0,
         field: "inputs",
-        truncate: truncation(message.truncate.unwrap_or(false), left),
+        cut: Cut { truncate: message.truncate, left },
         normalize: message.normalize,
         prompt_name: message.prompt_name.unwrap_or_default(),
         dimensions: message.dimensions,
@@ -93,14 +93,13 @@ async fn answer_predict<E: Inference>(
         WrittenRows::Several(rows) => (rows, false),
     };
     let left = message.truncation_direction == Direction::Left;
-    let truncate = truncation(message.truncate.unwrap_or(false), left);
+    let cut = Cut { truncate: message.truncate, left };
     let (scores, parameters) = (Scores::raw(message.raw_scores), message.parameters.unwrap_or_default());
     let (task, asked) = context.tei_predictor(asked)?;
     if task == Task::TokenClassify {
         let (texts, labelling) = (single_texts(inputs)?, labelling(scores, parameters)?);
         let aggregation = labelling.aggregation;
-        let Answered { result, spent, .. } =
-            context.tei_label(&asked, ask::Label { texts, truncate, labelling }).await?;
+        let Answered { result, spent, .. } = context.tei_label(&asked, ask::Label { texts, cut, labelling }).await?;
         return Ok(with_times(spent, one_or_all(is_one, result, |(span, word)| labelled(span, word, aggregation))));
     }
     let PredictParameters { aggregation_strategy, ignore_labels } = parameters;
@@ -110,7 +109,7 @@ async fn answer_predict<E: Inference>(
             "the model labels whole texts: only a classifier of tokens has them",
         ));
     }
-    let Answered { result, spent, .. } = context.tei_predict(&asked, ask::Predict { inputs, truncate, scores }).await?;
+    let Answered { result, spent, .. } = context.tei_predict(&asked, ask::Predict { inputs, cut, scores }).await?;
     Ok(with_times(spent, one_or_all(is_one, result, |Prediction { label, score }| Scored { score, label })))
 }
 
@@ -179,7 +178,7 @@ async fn answer_rerank<E: Inference>(
     let ask = ask::Rerank {
         query: message.query,
         texts: message.texts.0,
-        truncate: truncation(message.truncate.unwrap_or(false), left),
+        cut: Cut { truncate: message.truncate, left },
         scores: Scores::raw(message.raw_scores),
         return_text: message.return_text,
     };
@@ -267,7 +266,7 @@ pub(super) async fn info<E: Inference>(
         max_batch_tokens: facts.batch_tokens_max,
         max_batch_requests: Some(facts.batch_rows_max),
         max_client_batch_size: facts.request_rows_max,
-        auto_truncate: false,
+        auto_truncate: card.truncate != Truncate::No,
         tokenization_workers: facts.tokenization_workers,
     };
     Ok(json(StatusCode::OK, &info))

@@ -148,7 +148,7 @@ fn texts<E: Inference>(
         }
     };
     let placed = card.task == Task::TokenClassify;
-    Ok(Rows::Texts(texts, Encoding { placed, ..Encoding::new(parameters.truncate, field) }))
+    Ok(Rows::Texts(texts, Encoding { placed, ..Encoding::new(parameters.truncate.unwrap_or(card.truncate), field) }))
 }
 
 fn tokens<E: Inference>(

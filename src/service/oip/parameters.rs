@@ -18,7 +18,7 @@ pub(crate) struct Parameters {
     pub(crate) priority: Priority,
     /// From the arrival of the request.
     pub(crate) timeout: Option<Duration>,
-    pub(crate) truncate: Truncate,
+    pub(crate) truncate: Option<Truncate>,
     pub(crate) prompt_name: String,
     pub(crate) normalize: Option<bool>,
     pub(crate) dimensions: u64,
@@ -32,7 +32,7 @@ impl Parameters {
             match name.as_str() {
                 "priority" => read.priority = value.priority()?,
                 "timeout" => read.timeout = Some(value.count()?).filter(|us| *us > 0).map(Duration::from_micros),
-                "truncate" => read.truncate = value.truncate()?,
+                "truncate" => read.truncate = Some(value.truncate()?),
                 "prompt_name" => read.prompt_name = value.text()?.to_owned(),
                 "normalize" => read.normalize = Some(value.flag()?),
                 "dimensions" => read.dimensions = value.count()?,

@@ -29,7 +29,7 @@ impl<E: Inference> Own<E> {
         note_request_id(&request.request_id);
         let target = self.context.target_for(Task::Classify, &request.model)?;
         let card = &target.definition.card;
-        let truncate = convert::truncate(request.truncate)?;
+        let truncate = convert::truncate(card, request.truncate)?;
         let priority = convert::priority(request.priority)?;
         let rows = convert::rows(&self.context, card, request.texts, request.tokens, truncate, "")?;
 

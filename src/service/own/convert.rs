@@ -15,10 +15,11 @@ use crate::service::request::{Rows, Served};
 use crate::tokenize::Truncate;
 use crate::units::Bytes;
 
-/// Reads a `truncate` field.
-pub(super) fn truncate(number: i32) -> Result<Truncate, Problem> {
+/// Reads a `truncate` field. Where it says nothing the model's configuration does.
+pub(super) fn truncate(card: &ModelCard, number: i32) -> Result<Truncate, Problem> {
     match wire::Truncate::try_from(number) {
-        Ok(wire::Truncate::Unspecified | wire::Truncate::None) => Ok(Truncate::No),
+        Ok(wire::Truncate::Unspecified) => Ok(card.truncate),
+        Ok(wire::Truncate::None) => Ok(Truncate::No),
         Ok(wire::Truncate::End) => Ok(Truncate::End),
         Ok(wire::Truncate::Start) => Ok(Truncate::Start),
         Err(_) => Err(Problem::invalid("truncate", format!("{number} is not one of its values, which are 0 to 3"))),

@@ -27,7 +27,7 @@ impl<E: Inference> Own<E> {
         note_request_id(&request.request_id);
         let target = self.context.target_for(Task::Embed, &request.model)?;
         let card = &target.definition.card;
-        let truncate = convert::truncate(request.truncate)?;
+        let truncate = convert::truncate(card, request.truncate)?;
         let priority = convert::priority(request.priority)?;
         let prompt = request::prompt(card, "prompt_name", &request.prompt_name)?;
         let normalize = request.normalize.unwrap_or(card.normalize);

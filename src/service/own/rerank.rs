@@ -27,7 +27,7 @@ impl<E: Inference> Own<E> {
         note_request_id(&request.request_id);
         let target = self.context.target_for(Task::Rerank, &request.model)?;
         let card = &target.definition.card;
-        let truncate = convert::truncate(request.truncate)?;
+        let truncate = convert::truncate(card, request.truncate)?;
         let priority = convert::priority(request.priority)?;
         let rows = self.context.pairs(&request.query, "texts", request.texts, truncate)?;
         let inquiry = Inquiry { rows, priority, arrival, deadline: arrival.deadline };

@@ -36,7 +36,7 @@ impl<E: Inference> Own<E> {
         note_request_id(&request.request_id);
         let target = self.context.target_for(Task::TokenClassify, &request.model)?;
         let card = &target.definition.card;
-        let truncate = convert::truncate(request.truncate)?;
+        let truncate = convert::truncate(card, request.truncate)?;
         let priority = convert::priority(request.priority)?;
         let aggregation = aggregation(request.aggregation)?;
         if request.all_scores && aggregation != Aggregation::None {

@@ -39,7 +39,7 @@ pub(crate) struct Embed {
     pub(crate) inputs: Inputs,
     /// What the protocol calls them.
     pub(crate) field: &'static str,
-    pub(crate) truncate: Truncate,
+    pub(crate) cut: Cut,
     /// `None`: as the model's users expect it.
     pub(crate) normalize: Option<bool>,
     /// Empty: the model's usual one, if it has one.
@@ -52,7 +52,7 @@ pub(crate) struct Embed {
 #[derive(Clone, Debug)]
 pub(crate) struct Predict {
     pub(crate) inputs: Vec<TextRow>,
-    pub(crate) truncate: Truncate,
+    pub(crate) cut: Cut,
     pub(crate) scores: Scores,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Predict {
 #[derive(Clone, Debug)]
 pub(crate) struct Label {
     pub(crate) texts: Vec<String>,
-    pub(crate) truncate: Truncate,
+    pub(crate) cut: Cut,
     pub(crate) labelling: Labelling,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Label {
 pub(crate) struct Rerank {
     pub(crate) query: String,
     pub(crate) texts: Vec<String>,
-    pub(crate) truncate: Truncate,
+    pub(crate) cut: Cut,
     pub(crate) scores: Scores,
     pub(crate) return_text: bool,
 }
@@ -122,12 +122,24 @@ pub(crate) struct Facts {
     pub(crate) tokenization_workers: u32,
 }
 
-/// How a text that is too long is treated.
-pub(crate) fn truncation(truncate: bool, left: bool) -> Truncate {
-    match (truncate, left) {
-        (false, _) => Truncate::No,
-        (true, false) => Truncate::End,
-        (true, true) => Truncate::Start,
+/// What a client says of a text that is too long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// Whether it may be cut; `None`: nothing is said.
+    pub(crate) truncate: Option<bool>,
+    /// Whether its beginning goes.
+    pub(crate) left: bool,
+}
+
+impl Cut {
+    /// What becomes of it. Where nothing is said the model's configuration does.
+    fn of(self, card: &ModelCard) -> Truncate {
+        match (self.truncate, card.truncate) {
+            (Some(false), _) | (None, Truncate::No) => Truncate::No,
+            (None, kept) if !self.left => kept,
+            _ if self.left => Truncate::Start,
+            _ => Truncate::End,
+        }
     }
 }
 
@@ -145,13 +157,13 @@ impl<E: Inference> Context<E> {
         let (rows, characters) = match ask.inputs {
             Inputs::Texts(texts) => {
                 let characters = count(texts.iter().map(String::as_str));
-                (self.texts(ask.field, texts, &prompt, ask.truncate)?, characters)
+                (self.texts(ask.field, texts, &prompt, ask.cut.of(card))?, characters)
             }
             Inputs::Tokens(rows) => {
                 if !ask.prompt_name.is_empty() {
                     return Err(Problem::invalid("prompt_name", "token ids have no place for a prompt: send texts"));
                 }
-                if ask.truncate != Truncate::No {
+                if ask.cut.truncate == Some(true) {
                     return Err(Problem::invalid(
                         "truncate",
                         "token ids are never cut: send as many as may be, or texts",
@@ -181,7 +193,7 @@ impl<E: Inference> Context<E> {
         }
         let texts = ask.inputs.iter().flat_map(|row| [Some(row.text.as_str()), row.pair.as_deref()]);
         let characters = count(texts.flatten());
-        let rows = Rows::Texts(ask.inputs, Encoding::new(ask.truncate, "inputs"));
+        let rows = Rows::Texts(ask.inputs, Encoding::new(ask.cut.of(card), "inputs"));
         let served = self.classify(&target, inquiry(rows, asked.arrival), ask.scores).await?;
         let label = |index: usize| card.labels.get(index).cloned().unwrap_or_else(|| format!("LABEL_{index}"));
         let ranked = |scores: &Vec<f32>| {
@@ -212,7 +224,7 @@ impl<E: Inference> Context<E> {
     ) -> Result<Answered<Vec<Vec<(Span, String)>>>, Problem> {
         let target = self.target_for(Task::TokenClassify, &asked.model)?;
         let characters = count(ask.texts.iter().map(String::as_str));
-        let rows = self.placed_texts("inputs", ask.texts.clone(), ask.truncate)?;
+        let rows = self.placed_texts("inputs", ask.texts.clone(), ask.cut.of(&target.definition.card))?;
         let inquiry = inquiry(rows, asked.arrival);
         let Labelled { spans, served, .. } = self.classify_tokens(&target, inquiry, ask.labelling).await?;
         let with_parts = |(text, spans): (&String, Vec<Span>)| {
@@ -236,7 +248,7 @@ impl<E: Inference> Context<E> {
             true => ask.texts.iter().cloned().map(Some).collect(),
             false => vec![None; ask.texts.len()],
         };
-        let rows = self.pairs(&ask.query, "texts", ask.texts, ask.truncate)?;
+        let rows = self.pairs(&ask.query, "texts", ask.texts, ask.cut.of(card))?;
         let (ranks, served) = self.rerank(&target, inquiry(rows, asked.arrival), ask.scores).await?;
         let result = ranks.into_iter().map(|(index, score)| Rank { index, score, text: kept[index].take() }).collect();
         Ok(answered(result, card, asked, characters, &served))

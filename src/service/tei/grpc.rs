@@ -6,7 +6,7 @@ use prost::Message;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::ask::{self, Answered, Asked, Inputs, Prediction, Spent, truncation};
+use super::ask::{self, Answered, Asked, Cut, Inputs, Prediction, Spent};
 use crate::config::Task;
 use crate::service::call::Arrival;
 use crate::service::context::Context;
@@ -20,7 +20,7 @@ use crate::service::proto::tei::rerank_server::Rerank;
 use crate::service::spans::{Aggregation, Span};
 use crate::service::streams::{self, Answers, Manners};
 use crate::service::tasks::{Labelling, Scores};
-use crate::tokenize::{TextRow, Truncate};
+use crate::tokenize::TextRow;
 use crate::units::Bytes;
 
 const NO_SPARSE: &str = "no model of this server has sparse embeddings: ask for dense ones with Embed";
@@ -45,11 +45,13 @@ fn model(metadata: &MetadataMap) -> Result<String, Problem> {
     Ok(name.to_owned())
 }
 
-/// Reads how a text that is too long is treated. An end that does not exist is refused even where nothing is cut.
-fn truncate(truncate: bool, direction: i32) -> Result<Truncate, Problem> {
+/// Reads how a text that is too long is treated: false is nothing said, as the message has no third value. An end that
+/// does not exist is refused even where nothing is cut.
+fn cut(truncate: bool, direction: i32) -> Result<Cut, Problem> {
+    let truncate = truncate.then_some(true);
     match wire::TruncationDirection::try_from(direction) {
-        Ok(wire::TruncationDirection::Right) => Ok(truncation(truncate, false)),
-        Ok(wire::TruncationDirection::Left) => Ok(truncation(truncate, true)),
+        Ok(wire::TruncationDirection::Right) => Ok(Cut { truncate, left: false }),
+        Ok(wire::TruncationDirection::Left) => Ok(Cut { truncate, left: true }),
         Err(_) => Err(Problem::invalid(
             "truncation_direction",
             format!("{direction} is not one of its values, which are 0 (right) and 1 (left)"),
@@ -127,7 +129,7 @@ async fn embed<E: Inference>(
     let ask = ask::Embed {
         inputs: Inputs::Texts(vec![message.inputs]),
         field: "inputs",
-        truncate: truncate(message.truncate, message.truncation_direction)?,
+        cut: cut(message.truncate, message.truncation_direction)?,
         normalize: message.normalize,
         prompt_name: message.prompt_name.unwrap_or_default(),
         dimensions: message.dimensions,
@@ -184,15 +186,15 @@ async fn predict_row<E: Inference>(
     context: Arc<Context<E>>,
     asked: Asked,
     row: TextRow,
-    truncate: Truncate,
+    cut: Cut,
     raw_scores: bool,
 ) -> Result<wire::PredictResponse, Problem> {
     let scores = Scores::raw(raw_scores);
     let (task, asked) = context.tei_predictor(asked)?;
     if task == Task::TokenClassify {
-        return predict_tokens(&context, asked, row, truncate, scores).await;
+        return predict_tokens(&context, asked, row, cut, scores).await;
     }
-    let ask = ask::Predict { inputs: vec![row], truncate, scores };
+    let ask = ask::Predict { inputs: vec![row], cut, scores };
     let Answered { result, spent, .. } = context.tei_predict(&asked, ask).await?;
     let message = |Prediction { label, score }| wire::Prediction { score, label };
     let predictions = result.into_iter().flatten().map(message).collect();
@@ -205,14 +207,14 @@ async fn predict_tokens<E: Inference>(
     context: &Context<E>,
     asked: Asked,
     row: TextRow,
-    truncate: Truncate,
+    cut: Cut,
     scores: Scores,
 ) -> Result<wire::PredictResponse, Problem> {
     if row.pair.is_some() {
         return Err(Problem::invalid("inputs", "the model labels tokens of single texts: send a text, not a pair"));
     }
     let labelling = Labelling { scores, aggregation: Aggregation::None, ignored: Vec::new() };
-    let ask = ask::Label { texts: vec![row.text], truncate, labelling };
+    let ask = ask::Label { texts: vec![row.text], cut, labelling };
     let Answered { result, spent, .. } = context.tei_label(&asked, ask).await?;
     let message = |(Span { label, score, .. }, _)| wire::Prediction { score, label };
     let predictions = result.into_iter().flatten().map(message).collect();
@@ -224,8 +226,8 @@ async fn predict<E: Inference>(
     asked: Asked,
     message: wire::PredictRequest,
 ) -> Result<wire::PredictResponse, Problem> {
-    let truncate = truncate(message.truncate, message.truncation_direction)?;
-    predict_row(context, asked, TextRow { text: message.inputs, pair: None }, truncate, message.raw_scores).await
+    let cut = cut(message.truncate, message.truncation_direction)?;
+    predict_row(context, asked, TextRow { text: message.inputs, pair: None }, cut, message.raw_scores).await
 }
 
 async fn predict_pair<E: Inference>(
@@ -233,10 +235,10 @@ async fn predict_pair<E: Inference>(
     asked: Asked,
     message: wire::PredictPairRequest,
 ) -> Result<wire::PredictResponse, Problem> {
-    let truncate = truncate(message.truncate, message.truncation_direction)?;
+    let cut = cut(message.truncate, message.truncation_direction)?;
     let [text, pair] = <[String; 2]>::try_from(message.inputs)
         .map_err(|inputs| Problem::invalid("inputs", format!("a pair has 2 texts, not {}", inputs.len())))?;
-    predict_row(context, asked, TextRow { text, pair: Some(pair) }, truncate, message.raw_scores).await
+    predict_row(context, asked, TextRow { text, pair: Some(pair) }, cut, message.raw_scores).await
 }
 
 #[tonic::async_trait]
@@ -277,7 +279,7 @@ impl<E: Inference> Tei<E> {
         let ask = ask::Rerank {
             query: message.query,
             texts: message.texts,
-            truncate: truncate(message.truncate, message.truncation_direction)?,
+            cut: cut(message.truncate, message.truncation_direction)?,
             scores: Scores::raw(message.raw_scores),
             return_text: message.return_text,
         };

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::admission::{LateAt, QueueLimit, Rejection};
-use crate::config::{Amount, Dtype, LoadPolicy, ModelConfig, Source, Task};
+use crate::config::{Amount, Dtype, LoadPolicy, ModelConfig, Source, Task, Truncate};
 use crate::engine::{
     Answer, BudgetError, Definition, Failure, HealthView, MemorySnapshot, MemoryTrace, ModelState, ModelStatus,
     PlanError, Registered, Released, Statistics, StepFacts, Submission, Tally, Trace, TraceError, TraceHolder,
@@ -80,6 +80,7 @@ impl FakeEngine {
             task,
             dtype: Dtype::F32,
             length_max: LENGTH_MAX,
+            truncate: Truncate::No,
             dimensions,
             labels: if task == Task::Classify { LABELS.map(str::to_owned).to_vec() } else { Vec::new() },
             pooling: None,
@@ -92,7 +93,7 @@ impl FakeEngine {
         };
         let models = [
             ("embed", Ok(card("embed", Task::Embed, DIMENSIONS))),
-            ("wide", Ok(card("wide", Task::Embed, WIDE))),
+            ("wide", Ok(ModelCard { truncate: Truncate::Start, ..card("wide", Task::Embed, WIDE) })),
             ("rank", Ok(card("rank", Task::Rerank, 1))),
             ("section", Ok(card("section", Task::Classify, LABELS.len() as u32))),
             ("broken", Err("config.json is missing".to_owned())),
@@ -400,6 +401,7 @@ fn config(name: &str) -> ModelConfig {
         sha256: BTreeMap::new(),
         dtype: Dtype::F32,
         length_max: None,
+        truncate: Truncate::No,
         pooling: None,
         normalize: None,
         prompts: BTreeMap::new(),

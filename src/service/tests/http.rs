@@ -102,6 +102,14 @@ async fn embed_takes_one_several_and_token_ids() {
     let ends = [front.good("/embed", "embed", cut("left")).await, front.good("/embed", "embed", cut("Right")).await];
     assert_eq!(front.engine.accepted()[4].rows[0].ids.len(), 32);
     assert_ne!(front.engine.accepted()[4].rows, front.engine.accepted()[5].rows, "{ends:?}");
+    // What a request leaves open the model's configuration says.
+    let long = format!("{}server", "web ".repeat(99));
+    front.good("/embed", "wide", json!({"inputs": long})).await;
+    front.good("/embed", "wide", json!({"inputs": long, "truncate": true})).await;
+    let refused = front.post("/embed", "wide", &json!({"inputs": long, "truncate": false})).await;
+    assert_eq!(refused.0.as_u16(), 422, "{}", refused.1);
+    let seen = front.engine.accepted();
+    assert_eq!((&seen[6].rows, &seen[7].rows), (&seen[4].rows, &seen[5].rows));
     let body = json!({"inputs": "web"}).to_string();
     let (_, headers, _) = front.call(Method::POST, "/embed", "embed", body).await;
     assert_eq!(

@@ -137,6 +137,10 @@ async fn parameters_reach_the_engine_and_the_result() {
     assert_told(&status, Code::InvalidArgument, &["row 0", "102 tokens", "takes 32"]);
     server.infer(with_parameter(texts("embed", &[&long]), "truncate", StringParam("end".to_owned()))).await.unwrap();
     assert_eq!(server.engine.accepted().pop().unwrap().rows[0].ids.len(), 32);
+    server.infer(texts("wide", &[&long])).await.unwrap();
+    let none = StringParam("none".to_owned());
+    let status = server.infer(with_parameter(texts("wide", &[&long]), "truncate", none)).await.unwrap_err();
+    assert_told(&status, Code::InvalidArgument, &["row 0", "102 tokens"]);
 
     server.infer(texts("embed", &["search: web"])).await.unwrap();
     let written_out = server.engine.accepted().pop().unwrap().rows;

@@ -58,10 +58,15 @@ async fn embed_cuts_normalizes_truncates_and_prompts_as_asked() {
     assert_eq!(response.embeddings[0].values, vector(&server.engine.accepted()[1].rows[0], DIMENSIONS));
     let long = EmbedRequest { texts: vec!["web ".repeat(100)], truncate: Truncate::Start.into(), ..good() };
     assert_eq!(client.embed(long).await.unwrap().into_inner().embeddings[0].tokens, 32);
+    // What a request leaves open the model's configuration says.
+    let wide = || EmbedRequest { model: "wide".to_owned(), texts: vec!["web ".repeat(100)], ..EmbedRequest::default() };
+    assert_eq!(client.embed(wide()).await.unwrap().into_inner().embeddings[0].tokens, 32);
+    let refused = client.embed(EmbedRequest { truncate: Truncate::None.into(), ..wide() }).await.unwrap_err();
+    assert_told(&refused, Code::InvalidArgument, &["102 tokens", "32"]);
     client.embed(EmbedRequest { prompt_name: "query".to_owned(), ..good() }).await.unwrap();
     client.embed(EmbedRequest { texts: vec!["search: web".to_owned()], ..good() }).await.unwrap();
     let seen = server.engine.accepted();
-    assert_eq!(seen[3].rows, seen[4].rows);
+    assert_eq!(seen[4].rows, seen[5].rows);
 }
 
 #[tokio::test]
