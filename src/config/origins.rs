@@ -17,7 +17,7 @@ impl Written for Origins {
     const FORM: Form = Form::Text;
 
     fn allowed() -> String {
-        "\"none\", \"*\", or origins such as \"https://example.org,http://localhost:5173\"".into()
+        "\"none\", \"*\", or origins such as \"http://localhost:5173,http://localhost:8080\"".into()
     }
 
     fn read(text: &str) -> Option<Origins> {
@@ -55,14 +55,14 @@ mod tests {
     #[test]
     fn origins_are_read_and_shown() {
         for text in
-            ["none", "*", "https://example.org", "http://localhost:5173,https://a.example.org", "http://[::1]:80"]
+            ["none", "*", "https://page.invalid", "http://localhost:5173,https://a.page.invalid", "http://[::1]:80"]
         {
             assert_eq!(Origins::read(text).unwrap().show(), text);
         }
-        let spaced = Origins::read("https://a.org, https://b.org").unwrap();
-        assert_eq!(spaced.show(), "https://a.org,https://b.org");
+        let spaced = Origins::read("https://a.invalid, https://b.invalid").unwrap();
+        assert_eq!(spaced.show(), "https://a.invalid,https://b.invalid");
         for text in
-            ["", "example.org", "https://", "https://example.org/", "https://Example.org", "https://a.org,", "*,*"]
+            ["", "page.invalid", "https://", "https://page.invalid/", "https://Page.invalid", "https://a.invalid,", "*,*"]
         {
             assert_eq!(Origins::read(text), None, "{text}");
         }

@@ -209,7 +209,7 @@ def test_files_that_cannot_be_used(tmp_path):
 
 
 def test_a_page_of_a_listed_origin_may_call_and_no_other(tmp_path):
-    page, other, token = "https://example.org", "https://example.com", "a-token-of-a-page"
+    page, other, token = "https://page.invalid", "https://other.invalid", "a-token-of-a-page"
     (tmp_path / "tokens").write_text(f"{token}\n")
     arguments = ["--models", "embedded", "--token-file", str(tmp_path / "tokens"), "--cors-origins", page]
     server = Server(tmp_path, *arguments)
@@ -236,5 +236,5 @@ def test_a_page_of_a_listed_origin_may_call_and_no_other(tmp_path):
 
 def test_without_origins_nothing_is_said_of_them(server):
     url = f"http://127.0.0.1:{server.http_port}/models/tiny-embed/embed"
-    answer = httpx.post(url, json={"inputs": "web"}, headers={"origin": "https://example.org"})
+    answer = httpx.post(url, json={"inputs": "web"}, headers={"origin": "https://page.invalid"})
     assert answer.status_code == 200 and "access-control-allow-origin" not in answer.headers
