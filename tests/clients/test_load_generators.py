@@ -23,7 +23,13 @@ def run(command, folder, **environment):
 @pytest.mark.parametrize("script", ["infer.js", "stream.js"])
 def test_k6(server, tmp_path, script):
     command = [K6, "run", "--quiet", "--no-usage-report", str(HERE / "k6" / script)]
-    run(command, tmp_path, ADDRESS=server.address)
+    try:
+        run(command, tmp_path, ADDRESS=server.address)
+    except AssertionError as error:
+        # k6 itself crashes now and then: its exit code is that of Go's runtime, and its last words are a stack.
+        if "goroutine" not in str(error):
+            raise
+        run(command, tmp_path, ADDRESS=server.address)
 
 
 @pytest.mark.skipif("PLIMSOLL_TEST_PERF_ANALYZER" not in os.environ, reason="perf_analyzer exists for x86-64 Linux only")
