@@ -61,9 +61,15 @@ mod tests {
         }
         let spaced = Origins::read("https://a.invalid, https://b.invalid").unwrap();
         assert_eq!(spaced.show(), "https://a.invalid,https://b.invalid");
-        for text in
-            ["", "page.invalid", "https://", "https://page.invalid/", "https://Page.invalid", "https://a.invalid,", "*,*"]
-        {
+        for text in [
+            "",
+            "page.invalid",
+            "https://",
+            "https://page.invalid/",
+            "https://Page.invalid",
+            "https://a.invalid,",
+            "*,*",
+        ] {
             assert_eq!(Origins::read(text), None, "{text}");
         }
     }
