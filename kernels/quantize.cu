@@ -1,8 +1,8 @@
 // Activations in 8 bits, one scale for each row, and the way back after an integer product.
 //
 // `quantize_i8_*_N`, `quantize_f8_*_N`: out = x / scale, in int8 or in fp8 (e4m3).
-//   x (rows, width), out (rows, width) bytes, scales (rows) f32. In int8 x is turned first, 8 values at a time. The largest magnitude of a row becomes 127 or 448, so
-//   that an error is at most 1/254 of it in int8, and in fp8 1/16 of the value itself (of values from 2^-6 / 448 of the
+//   x (rows, width), out (rows, width) bytes, scales (rows) f32. In int8 x is turned first, 8 values at a time. The
+//   largest magnitude of a row becomes 127 or 448, so that an error is at most 1/254 of it in int8, and in fp8 1/16 of the value itself (of values from 2^-6 / 448 of the
 //   largest on). A row that nowhere reaches 1e-30 is taken for zeros and has scale 0. Widths up to N, multiples of 8.
 //   Launch: N = 1024: 128 threads, grid (rows / 4, rounded up); 4096: 128 threads, grid (rows); 16384: 256 threads,
 //   grid (rows).

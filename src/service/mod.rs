@@ -17,6 +17,7 @@ mod tokenizer;
 mod context;
 mod request;
 mod traced;
+mod aside;
 mod results;
 mod spans;
 mod tasks;

@@ -4,6 +4,7 @@
 use std::mem;
 use std::time::Instant;
 
+use super::aside::{VALUES_IN_PASSING, aside};
 use super::context::{Context, Target};
 use super::errors::Problem;
 use super::port::Inference;
@@ -45,20 +46,6 @@ pub(crate) struct Labelled {
     /// Of each row the scores of all labels, token by token, special ones included.
     pub(crate) scores: Vec<Vec<f32>>,
     pub(crate) served: Served,
-}
-
-/// So many values are worked on without other calls noticing.
-const VALUES_IN_PASSING: usize = 1 << 16;
-
-/// Does what takes long on a thread of its own: there are few threads for all connections.
-pub(crate) async fn aside<T: Send + 'static>(
-    values: usize,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Problem> {
-    match values {
-        ..=VALUES_IN_PASSING => Ok(work()),
-        _ => tokio::task::spawn_blocking(work).await.map_err(|_| Problem::Panicked),
-    }
 }
 
 impl<E: Inference> Context<E> {
@@ -176,7 +163,7 @@ impl<E: Inference> Context<E> {
         };
         let values =
             served.tokens.iter().map(|tokens| *tokens as usize).sum::<usize>() * target.definition.card.labels.len();
-        let (spans, scores) = aside(values, finish).await?;
+        let (spans, scores) = aside(values > VALUES_IN_PASSING, finish).await?;
         self.note_host_time(target, &served, finishing);
         Ok(Labelled { spans, scores, served })
     }

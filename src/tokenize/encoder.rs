@@ -148,12 +148,7 @@ impl TextEncoder {
     /// # Errors
     /// That of the first row that has one.
     pub fn encode_batch(&self, rows: &[TextRow], truncate: Truncate) -> Result<Vec<TokenRow>, RowError> {
-        rows.iter()
-            .enumerate()
-            .map(|(row, TextRow { text, pair })| {
-                self.encode(text, pair.as_deref(), truncate).map_err(|error| RowError { row, error })
-            })
-            .collect()
+        in_order(rows, |TextRow { text, pair }| self.encode(text, pair.as_deref(), truncate))
     }
 
     /// The rows' tokens and their places in order, on this thread; rows have no second part.
@@ -165,12 +160,7 @@ impl TextEncoder {
         rows: &[TextRow],
         truncate: Truncate,
     ) -> Result<Vec<(TokenRow, Vec<Place>)>, RowError> {
-        let numbered = rows.iter().enumerate();
-        numbered
-            .map(|(row, TextRow { text, .. })| {
-                self.encode_placed(text, truncate).map_err(|error| RowError { row, error })
-            })
-            .collect()
+        in_order(rows, |TextRow { text, .. }| self.encode_placed(text, truncate))
     }
 
     /// A row of ids that the client has made itself: nothing is added or cut. `types` is empty or as long as `ids`.
@@ -240,6 +230,12 @@ impl std::fmt::Debug for TextEncoder {
             .field("vocabulary", vocabulary)
             .finish_non_exhaustive()
     }
+}
+
+/// What becomes of each row, or the first error with the number of its row.
+fn in_order<T>(rows: &[TextRow], encode: impl Fn(&TextRow) -> Result<T, TokenizeError>) -> Result<Vec<T>, RowError> {
+    let numbered = rows.iter().enumerate();
+    numbered.map(|(row, text)| encode(text).map_err(|error| RowError { row, error })).collect()
 }
 
 fn failed(error: tokenizers::Error) -> TokenizeError {

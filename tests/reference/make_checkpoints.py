@@ -240,17 +240,22 @@ def outputs(tokenizer, model, texts):
         yield inputs["input_ids"][row][mask], states.mean(0), states[0], logits[row]
 
 
-STRATEGIES = ["none", "simple", "first", "average", "max"]
-
-
-def write_tokens(name):
-    """The same of a model that labels tokens."""
+def saved(name):
+    """The folder with a new checkpoint, and its tokenizer: what was written is what is computed with."""
     tokenizer, model = MODELS[name]()
     randomize(model, len(name))
     folder = os.path.join(HERE, "data", name)
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    return folder, transformers.AutoTokenizer.from_pretrained(folder)
+
+
+STRATEGIES = ["none", "simple", "first", "average", "max"]
+
+
+def write_tokens(name):
+    """The same of a model that labels tokens."""
+    folder, tokenizer = saved(name)
     model = transformers.AutoModelForTokenClassification.from_pretrained(folder, dtype=torch.float64).eval()
     pipeline = transformers.pipeline("token-classification", model=model, tokenizer=tokenizer, ignore_labels=[])
     items = []
@@ -278,13 +283,7 @@ def write_reference(folder, items):
 
 
 def write(name):
-    tokenizer, model = MODELS[name]()
-    randomize(model, len(name))
-    folder = os.path.join(HERE, "data", name)
-    model.half().save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    # What was written is what is computed with.
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    folder, tokenizer = saved(name)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float64).eval()
     items = []
     for text, pair in TEXTS:

@@ -27,6 +27,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use tracing::Instrument;
 
+use super::aside::aside;
 use super::call::{self, Arrival};
 use super::context::Context;
 use super::errors::Problem;
@@ -142,7 +143,7 @@ impl<E: Inference> FromRequest<Arc<Context<E>>> for Sent {
 pub(crate) async fn read_json<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, Problem> {
     let is_long = bytes.len() >= LONG_MESSAGE;
     let read = move || serde_json::from_slice(&bytes).map_err(|error| Problem::invalid("body", error.to_string()));
-    if is_long { tokio::task::spawn_blocking(read).await.unwrap_or(Err(Problem::Panicked)) } else { read() }
+    aside(is_long, read).await?
 }
 
 /// A message in JSON.

@@ -21,7 +21,7 @@ use crate::service::port::Inference;
 use crate::service::spans::{Aggregation, Span};
 use crate::service::tasks::{Labelling, Scores};
 use crate::service::tei::ask::{self, Answered, Asked, Cut, Prediction, Rank, Spent};
-use crate::tokenize::{Piece, TextRow, Truncate};
+use crate::tokenize::{Piece, Truncate};
 use crate::units::Bytes;
 
 type Shared<E> = State<Arc<Context<E>>>;
@@ -97,9 +97,9 @@ async fn answer_predict<E: Inference>(
     let (scores, parameters) = (Scores::raw(message.raw_scores), message.parameters.unwrap_or_default());
     let (task, asked) = context.tei_predictor(asked)?;
     if task == Task::TokenClassify {
-        let (texts, labelling) = (single_texts(inputs)?, labelling(scores, parameters)?);
+        let labelling = labelling(scores, parameters)?;
         let aggregation = labelling.aggregation;
-        let Answered { result, spent, .. } = context.tei_label(&asked, ask::Label { texts, cut, labelling }).await?;
+        let Answered { result, spent, .. } = context.tei_label(&asked, ask::Label { inputs, cut, labelling }).await?;
         return Ok(with_times(spent, one_or_all(is_one, result, |(span, word)| labelled(span, word, aggregation))));
     }
     let PredictParameters { aggregation_strategy, ignore_labels } = parameters;
@@ -124,17 +124,6 @@ fn one_or_all<T, S: Serialize>(is_one: bool, rows: Vec<Vec<T>>, message: impl Fn
             json(StatusCode::OK, &rows)
         }
     }
-}
-
-fn single_texts(rows: Vec<TextRow>) -> Result<Vec<String>, Problem> {
-    let single = |(number, TextRow { text, pair }): (usize, TextRow)| match pair {
-        None => Ok(text),
-        Some(_) => {
-            let reason = "the model labels tokens of single texts: send a text, not a pair";
-            Err(Problem::invalid(format!("inputs[{number}]"), reason))
-        }
-    };
-    rows.into_iter().enumerate().map(single).collect()
 }
 
 /// What is not said is as in transformers, but that tokens are put together, as its inference service does.

@@ -8,6 +8,7 @@ use prost::bytes::Bytes as Blob;
 use super::inputs;
 use super::outputs::{Answered, Outputs};
 use super::parameters::Parameters;
+use crate::service::aside::{VALUES_IN_PASSING, aside};
 use crate::service::call::{Arrival, note_request_id};
 use crate::service::context::Context;
 use crate::service::errors::Problem;
@@ -15,7 +16,6 @@ use crate::service::port::Inference;
 use crate::service::proto::inference::model_infer_request::InferInputTensor;
 use crate::service::proto::inference::{ModelInferRequest, ModelInferResponse};
 use crate::service::request::{Inquiry, Served};
-use crate::service::tasks::aside;
 use crate::units::Bytes;
 
 /// Serves one request that came at `arrival`.
@@ -58,7 +58,7 @@ pub(crate) async fn run<E: Inference>(
     let rows_answered = Answered { vectors: answer.rows, tokens, places };
     let values = rows * columns * card.dimensions as usize;
     let write = move || outputs.write(&definition.card, rows_answered);
-    let (outputs, raw_output_contents) = aside(values, write).await?;
+    let (outputs, raw_output_contents) = aside(values > VALUES_IN_PASSING, write).await?;
     let response = ModelInferResponse {
         model_name: card.name.clone(),
         model_version: card.version.to_string(),

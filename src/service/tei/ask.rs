@@ -59,7 +59,8 @@ pub(crate) struct Predict {
 /// Texts whose parts are to be labelled.
 #[derive(Clone, Debug)]
 pub(crate) struct Label {
-    pub(crate) texts: Vec<String>,
+    /// Single ones: a pair is refused.
+    pub(crate) inputs: Vec<TextRow>,
     pub(crate) cut: Cut,
     pub(crate) labelling: Labelling,
 }
@@ -143,6 +144,17 @@ impl Cut {
     }
 }
 
+fn single_texts(rows: Vec<TextRow>) -> Result<Vec<String>, Problem> {
+    let single = |(number, TextRow { text, pair }): (usize, TextRow)| match pair {
+        None => Ok(text),
+        Some(_) => {
+            let reason = "the model labels tokens of single texts: send a text, not a pair";
+            Err(Problem::invalid(format!("inputs[{number}]"), reason))
+        }
+    };
+    rows.into_iter().enumerate().map(single).collect()
+}
+
 impl<E: Inference> Context<E> {
     /// An embedding for each text.
     pub(crate) async fn tei_embed(&self, asked: &Asked, ask: Embed) -> Result<Answered<Vec<Vec<f32>>>, Problem> {
@@ -223,15 +235,16 @@ impl<E: Inference> Context<E> {
         ask: Label,
     ) -> Result<Answered<Vec<Vec<(Span, String)>>>, Problem> {
         let target = self.target_for(Task::TokenClassify, &asked.model)?;
-        let characters = count(ask.texts.iter().map(String::as_str));
-        let rows = self.placed_texts("inputs", ask.texts.clone(), ask.cut.of(&target.definition.card))?;
+        let texts = single_texts(ask.inputs)?;
+        let characters = count(texts.iter().map(String::as_str));
+        let rows = self.placed_texts("inputs", texts.clone(), ask.cut.of(&target.definition.card))?;
         let inquiry = inquiry(rows, asked.arrival);
         let Labelled { spans, served, .. } = self.classify_tokens(&target, inquiry, ask.labelling).await?;
         let with_parts = |(text, spans): (&String, Vec<Span>)| {
             let characters = Characters::of(text);
             spans.into_iter().map(|span| (span.clone(), characters.part(&span).to_owned())).collect()
         };
-        let result = ask.texts.iter().zip(spans).map(with_parts).collect();
+        let result = texts.iter().zip(spans).map(with_parts).collect();
         Ok(answered(result, &target.definition.card, asked, characters, &served))
     }
 

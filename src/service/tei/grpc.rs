@@ -210,11 +210,8 @@ async fn predict_tokens<E: Inference>(
     cut: Cut,
     scores: Scores,
 ) -> Result<wire::PredictResponse, Problem> {
-    if row.pair.is_some() {
-        return Err(Problem::invalid("inputs", "the model labels tokens of single texts: send a text, not a pair"));
-    }
     let labelling = Labelling { scores, aggregation: Aggregation::None, ignored: Vec::new() };
-    let ask = ask::Label { texts: vec![row.text], cut, labelling };
+    let ask = ask::Label { inputs: vec![row], cut, labelling };
     let Answered { result, spent, .. } = context.tei_label(&asked, ask).await?;
     let message = |(Span { label, score, .. }, _)| wire::Prediction { score, label };
     let predictions = result.into_iter().flatten().map(message).collect();
