@@ -16,22 +16,17 @@ benches/peers/card.py measures PyTorch; printed are both, their ratio round by r
 Needs a GPU, and torch and transformers for the peer.
 """
 import argparse
-import json
 import os
 import re
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+from serving import HERE, PLIMSOLL, Server
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--plimsoll", default=os.path.join(HERE, "..", "target", "release", "plimsoll"))
+parser.add_argument("--plimsoll", default=PLIMSOLL)
 parser.add_argument("--repository", required=True)
 parser.add_argument("--sizes", default="large,base")
 parser.add_argument("--rounds", type=int, default=3)
@@ -42,58 +37,36 @@ args = parser.parse_args()
 SIZES = args.sizes.split(",")
 
 
-class Server:
-    """`plimsoll serve` on free ports."""
+class Encoders(Server):
+    """The server of all sizes, ready when the `with` begins."""
 
     def __init__(self, profiles, log):
-        with socket.socket() as one, socket.socket() as two:
-            for probe in (one, two):
-                probe.bind(("127.0.0.1", 0))
-            self.port, self.metrics = one.getsockname()[1], two.getsockname()[1]
-        command = [args.plimsoll, "serve", "--device", "cuda", "--models", args.repository, "--profile-dir", profiles,
-                   "--grpc-port", str(self.port), "--http-port", "0", "--metrics-port", str(self.metrics)]
-        self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        super().__init__(args.plimsoll, log, ["--device", "cuda", "--models", args.repository, "--profile-dir", profiles])
 
     def __enter__(self):
-        for _ in range(1200):
-            if self.process.poll() is not None:
-                sys.exit("the server ended at its start")
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self.metrics}/health/ready").close()
-                return self
-            except OSError:
-                time.sleep(0.1)
-        sys.exit("the server is not ready within two minutes")
+        self.wait_ready()
+        return self
 
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
-
-    def bench(self, model, seconds, *options):
+    def total(self, model, seconds, *options):
         """The part of the report that says what came of all calls."""
-        with tempfile.NamedTemporaryFile(suffix=".json") as report:
-            command = [args.plimsoll, "bench", "--address", f"127.0.0.1:{self.port}", "--model", model, "--duration",
-                       f"{seconds}s", "--json", report.name, *options]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-            if done.returncode != 0:
-                sys.exit(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}")
-            total = json.load(open(report.name))["total"]
+        total = self.bench(model, "--duration", f"{seconds}s", *options)["total"]
         if total["failed"]:
             sys.exit(f"{total['failed']} calls for {model} failed")
         return total
 
 
 def main():
-    log = tempfile.NamedTemporaryFile("w", prefix="plimsoll-encoders-", suffix=".log", delete=False)
+    log = tempfile.mkstemp(prefix="plimsoll-encoders-", suffix=".log")[1]
     profiles = args.profiles or tempfile.mkdtemp(prefix="plimsoll-profiles-")
     for size in SIZES:
         command = [args.plimsoll, "profile", size, "--device", "cuda", "--models", args.repository, "--profile-dir", profiles]
-        subprocess.run(command, stdout=log, stderr=log, check=True)
+        with open(log, "a", encoding="utf-8") as out:
+            subprocess.run(command, stdout=out, stderr=out, check=True)
     ours, theirs = {size: [] for size in SIZES}, {size: [] for size in SIZES}
     for number in range(args.rounds):
-        with Server(profiles, log) as server:
+        with Encoders(profiles, log) as server:
             for size in SIZES:
-                total = server.bench(size, args.seconds, "--concurrency", "32", "--rows", "64", "--lengths", "encode",
+                total = server.total(size, args.seconds, "--concurrency", "32", "--rows", "64", "--lengths", "encode",
                                      "--seed", str(number + 1))
                 ours[size].append(total["answered"]["tokens"] / 1e3)
                 print(f"round {number + 1}, {size}: {ours[size][-1]:.0f} ktok/s", flush=True)
@@ -112,7 +85,7 @@ def main():
     if not args.only_alternate:
         peer, ceilings = torch_dense()
         print(ceilings)
-        with Server(profiles, log) as server:
+        with Encoders(profiles, log) as server:
             for size in SIZES:
                 once(server, size, statistics.median(ours[size]), peer)
 
@@ -129,17 +102,17 @@ def flops_per_token(size, length):
 
 def once(server, size, batched, peer):
     seconds = min(args.seconds, 8)
-    many = server.bench(size, seconds, "--concurrency", "512", "--rows", "1", "--lengths", "encode", "--connections", "16")
+    many = server.total(size, seconds, "--concurrency", "512", "--rows", "1", "--lengths", "encode", "--connections", "16")
     rate = many["answered"]["tokens"] / 1e3
     print(f"{size}, 512 callers of one text: {rate:.0f} ktok/s, {rate / batched:.2f} of that with batches, p99 "
           f"{many['latency_ms']['p99']:.0f} ms", flush=True)
     for length, rows in ((512, 32), (128, 128)):
-        dense = server.bench(size, seconds, "--concurrency", "32", "--rows", str(rows), "--lengths", f"fixed:{length}")
+        dense = server.total(size, seconds, "--concurrency", "32", "--rows", str(rows), "--lengths", f"fixed:{length}")
         rate, theirs = dense["answered"]["tokens"] / 1e3, peer.get((size.split("-")[0], length))
         beside = f", PyTorch {theirs:.0f}: {rate / theirs:.2f}" if theirs else ""
         print(f"{size}, rows of {length} tokens: {rate:.0f} ktok/s, {rate * flops_per_token(size, length) / 1e9:.0f} "
               f"TFLOP/s{beside}", flush=True)
-    single = server.bench(size, seconds, "--concurrency", "1", "--rows", "1", "--lengths", "fixed:128")
+    single = server.total(size, seconds, "--concurrency", "1", "--rows", "1", "--lengths", "fixed:128")
     print(f"{size}, one text of 128 tokens: p50 {single['latency_ms']['p50']:.2f} ms", flush=True)
 
 

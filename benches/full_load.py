@@ -26,22 +26,19 @@ the context, the kernels loaded so far and what libraries keep outside of the pr
 steps. Only Python's standard library is needed.
 """
 import argparse
-import ctypes
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-MIB = 1 << 20
+from serving import HERE, MIB, PLIMSOLL, Card, Server, parts
+
 ALLOCATOR_CONSTANT = 150 * MIB
 MEMORY_REASON_MIN = 0.30
 SHARE_TOLERANCE = 0.10
@@ -52,7 +49,7 @@ FILLING_MAX = 150
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--plimsoll", default=os.path.join(HERE, "..", "target", "release", "plimsoll"))
+parser.add_argument("--plimsoll", default=PLIMSOLL)
 parser.add_argument("--seconds", type=float, default=60)
 parser.add_argument("--repository", default=os.path.join(HERE, "..", "models"), help="folder of the models")
 parser.add_argument("--models", default="all-MiniLM-L6-v2,tiny-embed", help="folders of the repository")
@@ -97,20 +94,20 @@ def run(folder):
     if args.step_tokens:
         knees = [largest_step(folder, name) for name in names]
     # As measured: the plan's figure comes from the headers of the files.
-    with Server(folder, "weights", ["--models", serving, *options]) as server:
+    with Loaded(folder, "weights", ["--models", serving, *options]) as server:
         server.wait_ready()
-        weights = server.resident(names)
+        weights = server.weights(names)
     budget = sum(weights) + max(knees) // 2
     if max(leasts) > max(knees) // 2:
         print("one longest row alone needs more than half of the larger workspace at a knee: such rows will be refused")
     options += ["--memory-budget", str(budget)]
 
-    watch = Resident() if args.device == "cpu" else Card()
-    with Server(folder, "idle", ["--models", idle, *options]) as server:
+    watch = Resident() if args.device == "cpu" else Given()
+    with Loaded(folder, "idle", ["--models", idle, *options]) as server:
         server.wait_live()
         time.sleep(1)
         idle_bytes = watch.now(server)
-    with Server(folder, "serving", ["--models", serving, *options]) as server:
+    with Loaded(folder, "serving", ["--models", serving, *options]) as server:
         server.wait_ready()
         time.sleep(1)
         server.all_resident(names)
@@ -168,54 +165,16 @@ def largest_step(folder, name):
     return max(point["peak_bytes"] for profile in own for point in profile["points"])
 
 
-class Server:
-    """`plimsoll serve` on free ports; ended by SIGTERM."""
+class Loaded(Server):
+    """A server whose models are all to be there at once."""
 
     def __init__(self, folder, name, options):
-        self.log = os.path.join(folder, name + ".log")
-        self.ports = [free_port(), free_port()]
-        ports = ["--grpc-port", str(self.ports[0]), "--http-port", "0", "--metrics-port", str(self.ports[1])]
-        with open(self.log, "w") as log:
-            self.process = subprocess.Popen([args.plimsoll, "serve", *ports, *options], stdout=log, stderr=log)
+        super().__init__(args.plimsoll, os.path.join(folder, name + ".log"), options)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
-
-    def wait_ready(self):
-        """Until every model is loaded: all of them are required."""
-        for _ in range(600):
-            if self.process.poll() is not None:
-                sys.exit(f"the server ended: {open(self.log).read()}")
-            try:
-                return urllib.request.urlopen(f"http://127.0.0.1:{self.ports[1]}/health/ready").close()
-            except OSError:
-                time.sleep(0.1)
-        sys.exit(f"not ready within a minute: {open(self.log).read()}")
-
-    def wait_live(self):
-        """Until it answers for metrics, with its device started."""
-        for _ in range(600):
-            try:
-                return self.metrics()
-            except OSError:
-                time.sleep(0.1)
-        sys.exit(f"no metrics within a minute: {open(self.log).read()}")
-
-    def metrics(self):
-        """Every series and its value."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[1]}/metrics") as answer:
-            lines = [line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[:1] not in ("", "#")]
-        return {series: float(value) for series, value in lines}
-
-    def resident(self, names):
+    def weights(self, names):
         """Bytes of the weights of each model, once they are published."""
         for _ in range(100):
-            found = self.metrics()
-            weights = [int(found.get(f'plimsoll_model_resident_bytes{{model="{name}"}}', 0)) for name in names]
+            weights = [self.resident(name) for name in names]
             if all(weights):
                 return weights
             time.sleep(0.1)
@@ -223,12 +182,11 @@ class Server:
 
     def all_resident(self, names):
         """Ends the run if not all models are there at once: one that had to make room for another counts as ready."""
-        found = self.metrics()
-        absent = [name for name in names if not found.get(f'plimsoll_model_resident_bytes{{model="{name}"}}')]
+        absent = [name for name in names if not self.resident(name)]
         if absent:
-            lines = [line for line in open(self.log) if "evict" in line or "not loaded" in line]
+            lines = [line for line in self.said().splitlines() if "evict" in line or "not loaded" in line]
             sys.exit(f"{', '.join(absent)} had to make room: half of the largest step is less than loading takes beside the "
-                     f"weights; give larger --step-tokens\n{''.join(lines)}")
+                     "weights; give larger --step-tokens\n" + "\n".join(lines))
 
     def when_full(self, names, running):
         """The metrics as soon as at least half of the callers of every model wait."""
@@ -242,12 +200,6 @@ class Server:
                 return found
             time.sleep(0.1)
         sys.exit(f"the queues hold {waiting} rows after {FILLING_MAX} s: not a full load")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Watch:
@@ -288,8 +240,11 @@ class Resident(Watch):
         raise ValueError("smaps_rollup has no Pss")
 
 
-class Card(Watch):
+class Given(Watch):
     """What the card has given out since this process has had its context: all of it to the server, on a card of its own."""
+
+    def __init__(self):
+        self.card = Card()
 
     def allowed(self, budget, _, metrics):
         found = parts(metrics)
@@ -298,33 +253,8 @@ class Card(Watch):
             sys.exit("the thread that watches the card has died: its peak says nothing")
         return budget + found["fixed"]
 
-    def __init__(self):
-        self.driver = ctypes.CDLL("libcuda.so.1")
-        device, context = ctypes.c_int(), ctypes.c_void_p()
-        self.check(self.driver.cuInit(0))
-        self.check(self.driver.cuDeviceGet(ctypes.byref(device), 0))
-        self.check(self.driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
-        self.context = context
-        self.before = self.used()
-
-    def check(self, status):
-        if status != 0:
-            sys.exit(f"the CUDA driver answers {status}")
-
-    def used(self):
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        self.check(self.driver.cuCtxSetCurrent(self.context))
-        self.check(self.driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
-        return total.value - free.value
-
     def now(self, _):
-        return self.used() - self.before
-
-
-def parts(metrics):
-    """What of the card is whose, in bytes, by the server's metrics; empty on a CPU."""
-    return {part.group(1): value for series, value in metrics.items()
-            if series.startswith("plimsoll_device_") and (part := re.search(r'part="(\w+)"', series))}
+        return self.card.taken()
 
 
 def load(server, folder, names):
@@ -333,7 +263,7 @@ def load(server, folder, names):
     length = args.seconds + FILLING_MAX
     for number, name in enumerate(names):
         report = os.path.join(folder, f"{name}.json")
-        command = [args.plimsoll, "bench", "--address", f"127.0.0.1:{server.ports[0]}", "--model", name]
+        command = [args.plimsoll, "bench", "--address", server.address, "--model", name]
         command += ["--concurrency", str(args.callers), "--rows", str(args.rows), "--duration", f"{length}s"]
         command += ["--seed", str(number + 1), "--lengths", args.lengths, "--json", report]
         log = open(os.path.join(folder, f"{name}.bench.log"), "w")

@@ -16,25 +16,23 @@ loaded, asked and unloaded again and again, so that weights fail too. Printed fo
 Needs a card and Python's grpc.
 """
 import argparse
-import json
+import contextlib
 import os
 import re
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 
 import grpc
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+from serving import HERE, PLIMSOLL, Server
+
 HITS_MIN, RUNG_MIN = 300, 10
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("--plimsoll", default=os.path.join(HERE, "..", "target", "release", "plimsoll"))
+parser.add_argument("--plimsoll", default=PLIMSOLL)
 parser.add_argument("--repository", default=os.path.join(HERE, "..", "models"))
 parser.add_argument("--models", default="tiny-embed,tiny-rerank")
 parser.add_argument("--reloads", default="tiny-section", help="the model that comes and goes")
@@ -79,105 +77,57 @@ def profile():
 
 def run(kind, profiles):
     folder = tempfile.mkdtemp(prefix="plimsoll-failures-")
-    ports = [free_port(), free_port()]
-    log = open(os.path.join(folder, "server.log"), "w")
-    server = subprocess.Popen(
-        [args.plimsoll, "serve", "--device", "cuda", "--models", args.repository, "--grpc-port", str(ports[0]),
-         "--http-port", "0", "--metrics-port", str(ports[1]), "--fail-allocations", kind, "--profile-dir", profiles], stdout=log, stderr=log)
-    try:
-        names = args.models.split(",")
-        wait_ready(server, ports[1], log.name)
-        loads = [bench(folder, ports[0], number, name) for number, name in enumerate(names)]
+    options = ["--device", "cuda", "--models", args.repository, "--fail-allocations", kind, "--profile-dir", profiles]
+    with Server(args.plimsoll, os.path.join(folder, "server.log"), options) as server, contextlib.ExitStack() as loads:
+        server.wait_ready()
+        reports = [loads.enter_context(bench(server, number, name)) for number, name in enumerate(args.models.split(","))]
         stop, cycles = threading.Event(), [0, 0]
-        comes_and_goes = threading.Thread(target=reload, args=(ports[0], stop, cycles))
+        comes_and_goes = threading.Thread(target=reload, args=(server, stop, cycles))
         comes_and_goes.start()
         failed = 0
-        for process, report, log_of_bench in loads:
-            if process.wait() != 0:
-                sys.exit(f"a bench ended with {process.returncode}: {open(log_of_bench).read()}")
-            total = json.load(open(report))["total"]
+        for report in reports:
+            total = report()["total"]
             print(f"  {total['calls']} calls, {total['checked']} of them checked, {total['failed']} failed", flush=True)
             failed += total["failed"]
         stop.set()
         comes_and_goes.join()
-        return failed + cycles[1], hits_of(ports[0]), rungs_of(ports[1]), cycles[0]
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(60)
+        return failed + cycles[1], hits_of(server), rungs_of(server), cycles[0]
 
 
-def bench(folder, port, number, name):
-    report, log = os.path.join(folder, name + ".json"), os.path.join(folder, name + ".log")
-    command = [args.plimsoll, "bench", "--address", f"127.0.0.1:{port}", "--model", name, "--concurrency", "16", "--rows",
-               "64", "--duration", f"{args.seconds}s", "--seed", str(args.seed + number), "--lengths", args.lengths,
-               "--json", report]
-    with open(log, "w") as out:
-        return subprocess.Popen(command, stdout=out, stderr=out), report, log
+def bench(server, number, name):
+    return server.benching(name, "--concurrency", "16", "--rows", "64", "--duration", f"{args.seconds}s", "--seed",
+                           str(args.seed + number), "--lengths", args.lengths)
 
 
-def reload(port, stop, cycles):
-    """Loads, asks and unloads a model until told to stop; counts cycles and failures."""
-    name = text_field(2, args.reloads)
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        while not stop.is_set():
-            for method in ("RepositoryModelLoad", "RepositoryModelUnload"):
-                try:
-                    call(channel, f"/inference.GRPCInferenceService/{method}", name)
-                except grpc.RpcError as error:
-                    print(f"  {method}: {error.code()} {error.details()}", flush=True)
-                    cycles[1] += 1
-            cycles[0] += 1
-            time.sleep(0.05)
+def reload(server, stop, cycles):
+    """Loads and unloads a model until told to stop; counts cycles and failures."""
+    while not stop.is_set():
+        for change in (server.load, server.unload):
+            status, body = change(args.reloads)
+            if status != 200:
+                print(f"  {change.__name__}: {status} {body}", flush=True)
+                cycles[1] += 1
+        cycles[0] += 1
+        time.sleep(0.05)
 
 
-def hits_of(port):
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        answer = call(channel, "/plimsoll.v1.Memory/Snapshot", b"").decode("utf-8", "replace")
+def hits_of(server):
+    """Allocations that failed on purpose, by what they were for: in the memory's snapshot, which is JSON in a message."""
+    same = lambda data: data
+    with grpc.insecure_channel(server.address) as channel:
+        snapshot = channel.unary_unary("/plimsoll.v1.Memory/Snapshot", request_serializer=same, response_deserializer=same)
+        answer = snapshot(b"", timeout=60).decode("utf-8", "replace")
     found = re.search(r'"failed_on_purpose":\s*\{([^}]*)\}', answer)
     return {name: int(count) for name, count in re.findall(r'"(\w+)":\s*(\d+)', found.group(1))}
 
 
-def rungs_of(port):
+def rungs_of(server):
     rungs = {}
-    for line in metrics(port).splitlines():
-        if line.startswith("plimsoll_ladder_total{"):
-            rung = re.search(r'rung="(\w+)"', line).group(1)
-            rungs[rung] = rungs.get(rung, 0) + float(line.rsplit(" ", 1)[1])
+    for series, count in server.metrics().items():
+        if series.startswith("plimsoll_ladder_total{"):
+            rung = re.search(r'rung="(\w+)"', series).group(1)
+            rungs[rung] = rungs.get(rung, 0) + count
     return rungs
-
-
-def call(channel, method, request):
-    """A unary call in bytes: what is sent and read here is too little for generated code."""
-    same = lambda data: data
-    return channel.unary_unary(method, request_serializer=same, response_deserializer=same)(request, timeout=60)
-
-
-def text_field(number, text):
-    data = text.encode()
-    return bytes([number << 3 | 2, len(data)]) + data
-
-
-def wait_ready(server, port, log):
-    for _ in range(600):
-        if server.poll() is not None:
-            sys.exit(f"the server ended: {open(log).read()}")
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health/ready"):
-                return
-        except OSError:
-            time.sleep(0.1)
-    sys.exit(f"not ready within a minute: {open(log).read()}")
-
-
-def metrics(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        return answer.read().decode()
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 sys.exit(main())

@@ -4,7 +4,7 @@ use candle_core::{DType, Device, Result, Tensor};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::kernels::{TOLERANCES, Worst};
+use super::cases::{TOLERANCES, Worst, evenly};
 use super::stage::Stage;
 use crate::config::Dtype;
 use crate::ops::card::{self, Codes, EightBitProducts, Epilogue, FP8_FROM, Operations};
@@ -30,20 +30,19 @@ pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
     };
     let (mut worst, mut cases, mut random) = (Worst::default(), 0, StdRng::seed_from_u64(9));
     let (device, account) = stage.load(MODEL, |device| Ok(device.clone()))?;
-    for (outputs, inputs) in SHAPES {
-        for tokens in TOKENS {
-            let (weights, bias) = (values(outputs * inputs, 0.3, &mut random), values(outputs, 1.0, &mut random));
-            let x = activations(tokens, inputs, &mut random);
-            for &(form, held) in forms {
-                for (dtype, _, tolerance) in TOLERANCES {
-                    let case = Case { form, held, dtype, tolerance, tokens, outputs, inputs };
-                    let (found, _) = stage
-                        .step(MODEL, Bytes::gib(4), || case.differences(&x, &weights, &bias, &device))
-                        .map_err(|shortfall| anyhow::anyhow!("out of memory: {shortfall:?}"))?;
-                    let found = found.map_err(|fault| anyhow::anyhow!("{case:?}: {fault}"))?;
-                    found.into_iter().for_each(|(name, part)| worst.note(&name, part));
-                    cases += 1;
-                }
+    let products: Vec<_> = SHAPES.into_iter().flat_map(|shape| TOKENS.map(|tokens| (shape, tokens))).collect();
+    for ((outputs, inputs), tokens) in evenly(products, stage.cases_max) {
+        let (weights, bias) = (values(outputs * inputs, 0.3, &mut random), values(outputs, 1.0, &mut random));
+        let x = activations(tokens, inputs, &mut random);
+        for &(form, held) in forms {
+            for (dtype, _, tolerance) in TOLERANCES {
+                let case = Case { form, held, dtype, tolerance, tokens, outputs, inputs };
+                let (found, _) = stage
+                    .step(MODEL, Bytes::gib(4), || case.differences(&x, &weights, &bias, &device))
+                    .map_err(|shortfall| anyhow::anyhow!("out of memory: {shortfall:?}"))?;
+                let found = found.map_err(|fault| anyhow::anyhow!("{case:?}: {fault}"))?;
+                found.into_iter().for_each(|(name, part)| worst.note(&name, part));
+                cases += 1;
             }
         }
     }

@@ -1,119 +1,45 @@
-//! Our kernels on the card beside the plain versions in f32 on the CPU, over sizes of every kind.
+//! Our kernels on the card beside the plain versions in f32 on the CPU, over sizes of every kind. Nothing of cuBLAS is in
+//! it, so that a sanitizer looks at ours alone.
 
-use anyhow::ensure;
 use candle_core::{DType, Device, Result, Tensor};
+use rand::RngExt;
 use rand::rngs::StdRng;
-use rand::{RngExt, SeedableRng};
 
+use super::cases::{self, Case};
 use super::stage::Stage;
-use crate::config::{Dtype, Pooling};
-use crate::ops::card::{self, AttentionKernels, Codes, Epilogue, Layout, Operations, Summed};
+use crate::config::Pooling;
+use crate::ops::card::{self, AttentionKernels, Codes, Layout, Operations, Summed};
 use crate::ops::{
-    Activation, EightBit, Indices, Matrix, MatrixBuilder, Norm, Rotation, Rows, Sight, Tables, attention_plain,
-    embed_plain, linear_plain, pool_plain, rotate_plain,
+    Activation, EightBit, Indices, Norm, Rotation, Sight, Tables, attention_plain, embed_plain, pool_plain,
+    rotate_plain,
 };
-use crate::units::{Bytes, ModelId};
-
-/// Lengths of rows, so that tiles of attention end everywhere: empty rows, rows of one token, and both sides of a tile.
-/// The last are long enough for long tiles.
-const LENGTHS: [&[usize]; 6] = [
-    &[1],
-    &[1, 2, 3, 7, 0, 31, 33, 0],
-    &[64, 63, 65, 1, 128, 127, 129, 16],
-    &[512, 3, 511, 500, 70, 0, 256],
-    &[17; 40],
-    &[481, 0, 512, 7, 511],
-];
-/// Heads and their size.
-const HEADS: [(usize, usize); 5] = [(1, 64), (12, 32), (16, 64), (3, 96), (4, 128)];
 
 /// How far positions see beside everything: no further than themselves, less than a tile, as far as one, and over several.
 const REACHES: [usize; 4] = [0, 5, 64, 200];
 
-/// How far a result may be off, as a part of the largest magnitude: some units in the last place of the dtype.
-pub(super) const TOLERANCES: [(DType, Dtype, f32); 2] =
-    [(DType::F16, Dtype::F16, 4e-3), (DType::BF16, Dtype::Bf16, 3e-2)];
-
-/// The largest difference of each operation, as a part of its tolerance.
-#[derive(Default)]
-pub(super) struct Worst(Vec<(String, f32)>);
-
-impl Worst {
-    /// What was found in so many cases; an error if anything is further off than it may be.
-    pub(super) fn told(&self, cases: usize) -> anyhow::Result<String> {
-        let lines: Vec<String> = self.0.iter().map(|(name, part)| format!("{name} {part:.2}")).collect();
-        let text = format!("{cases} cases; largest difference by its tolerance: {}", lines.join(", "));
-        ensure!(self.0.iter().all(|(_, part)| *part <= 1.0), "{text}");
-        Ok(text)
-    }
-
-    pub(super) fn note(&mut self, name: &str, part: f32) {
-        match self.0.iter_mut().find(|(known, _)| *known == name) {
-            // Not `max`: what is not a number has to stay.
-            Some((_, worst)) if part.is_nan() || part > *worst => *worst = part,
-            Some(_) => {}
-            None => self.0.push((name.to_owned(), part)),
-        }
-    }
-}
-
 pub(super) fn run(stage: &mut Stage) -> anyhow::Result<String> {
-    const MODEL: ModelId = ModelId::new(8);
-    let mut worst = Worst::default();
-    let (device, account) = stage.load(MODEL, |device| Ok(device.clone()))?;
-    let (mut cases, mut random) = (0, StdRng::seed_from_u64(8));
-    for (dtype, held, tolerance) in TOLERANCES {
-        for lengths in LENGTHS {
-            for (heads, size) in HEADS {
-                let case = Case { dtype, held, tolerance, rows: Rows::ragged(lengths.to_vec()), heads, size };
-                for differences in [Case::differences, Case::differences_of_newer] {
-                    let (found, _) = stage
-                        .step(MODEL, Bytes::gib(4), || differences(&case, &device, &mut random))
-                        .map_err(|shortfall| anyhow::anyhow!("out of memory: {shortfall:?}"))?;
-                    let found = found.map_err(|fault| anyhow::anyhow!("{case:?}: {fault}"))?;
-                    found.into_iter().for_each(|(name, part)| worst.note(name, part));
-                }
-                cases += 1;
-            }
-        }
-    }
-    drop(account);
-    worst.told(cases)
-}
-
-#[derive(Debug)]
-struct Case {
-    dtype: DType,
-    held: Dtype,
-    tolerance: f32,
-    rows: Rows,
-    heads: usize,
-    size: usize,
+    cases::over_all(stage, &[Case::differences, Case::differences_of_newer])
 }
 
 impl Case {
     fn differences(&self, device: &Device, random: &mut StdRng) -> Result<Vec<(&'static str, f32)>> {
         let Case { dtype, ref rows, heads, size, .. } = *self;
         let (tokens, width) = (rows.tokens(), heads * size);
-        let inner = 3 * width;
         let mut ids = |bound: u32| (0..tokens).map(|_| random.random_range(0..bound)).collect::<Vec<u32>>();
         let indices = Indices { words: ids(29), positions: ids(520), types: ids(2) };
         let layout = Layout::new(rows, &indices, device)?;
         // Those that are computed may be more than the rows have: nobody looks at what comes of them.
         let computed = layout.tokens();
         let mut tensor = |shape: &[usize], scale: f32| self.tensor(shape, scale, random);
-        let (x, bias, qkv) =
-            (tensor(&[computed, width], 2.0)?, tensor(&[inner], 1.0)?, tensor(&[computed, inner], 2.0)?);
+        let (x, qkv) = (tensor(&[computed, width], 2.0)?, tensor(&[computed, 3 * width], 2.0)?);
         let (delta, delta_bias) = (tensor(&[computed, width], 2.0)?, tensor(&[width], 1.0)?);
         let norm = Norm { weight: tensor(&[width], 1.0)?, bias: tensor(&[width], 1.0)?, epsilon: 1e-6 };
-        let weights = tensor(&[inner, width], 0.3)?;
         let [words, positions, types] =
             [(29, 1.0), (520, 1.0), (2, 1.0)].map(|(rows, scale)| tensor(&[rows, width], scale));
         let (words, positions, types) = (words?, positions?, types?);
 
         let here = |tensor: &Tensor| tensor.to_dtype(dtype)?.to_device(device);
         let empty = |shape: &[usize]| Tensor::zeros(shape, dtype, device);
-        let (matrix, matrix_f32) = (self.matrix(&weights, device)?, self.matrix(&weights, &Device::Cpu)?);
         let tables = |device: &Device| -> Result<Tables> {
             Ok(Tables {
                 words: self.matrix(&words, device)?,
@@ -131,28 +57,6 @@ impl Case {
         };
 
         let x_here = here(&x)?;
-        let product = linear_plain(&x, &matrix_f32)?;
-        let gelu = Activation::GeluTanh.apply_plain(&product, Some(&bias))?;
-        let relu = Activation::Relu.apply_plain(&product, Some(&bias))?;
-        let biased = product.broadcast_add(&bias)?;
-        let epilogues = [
-            (Epilogue::None, &product),
-            (Epilogue::Bias, &biased),
-            (Epilogue::BiasGelu, &gelu),
-            (Epilogue::BiasRelu, &relu),
-        ];
-        for (epilogue, expected) in epilogues {
-            let y = empty(&[computed, inner])?;
-            card::linear(card, &x_here, &matrix, Some(&here(&bias)?), epilogue, &y)?;
-            compare("linear", &y, expected)?;
-        }
-        // The first of a shape finds its way, later ones go by it.
-        for expected in [&biased, &product, &biased] {
-            let y = here(&qkv)?.copy()?;
-            let bias = if std::ptr::eq(expected, &product) { None } else { Some(here(&bias)?) };
-            card::add_linear(card, &x_here, &matrix, bias.as_ref(), &y)?;
-            compare("linear onto a sum", &y, &(expected + &qkv)?)?;
-        }
         let filled = self.filled_rows();
         let of_rows = |tensor: &Tensor| tensor.narrow(0, 0, tokens);
         let expected = attention_plain(&of_rows(&qkv)?, None, &filled, heads, Sight::EVERYTHING)?;
@@ -307,43 +211,5 @@ impl Case {
         card::embed(card, &alone(device)?, &norm_here, &layout, &hidden, None)?;
         compare("embeddings", &of_rows(&hidden)?, &embed_plain(&alone(&Device::Cpu)?, &indices, &norm)?)?;
         Ok(differences)
-    }
-
-    /// The rows that have tokens, where they lie. The plain versions know no others, which take no place.
-    fn filled_rows(&self) -> Rows {
-        Rows::ragged(self.rows.iter().map(|(_, length)| length).filter(|length| *length > 0).collect())
-    }
-
-    /// Random values that the dtype can hold, in f32 on the CPU.
-    fn tensor(&self, shape: &[usize], scale: f32, random: &mut StdRng) -> Result<Tensor> {
-        let count: usize = shape.iter().product();
-        let values: Vec<f32> = (0..count).map(|_| random.random_range(-scale..scale)).collect();
-        Tensor::from_vec(values, shape, &Device::Cpu)?.to_dtype(self.dtype)?.to_dtype(DType::F32)
-    }
-
-    fn matrix(&self, values: &Tensor, device: &Device) -> Result<Matrix> {
-        let (rows, columns) = values.dims2()?;
-        let mut builder = MatrixBuilder::new(self.held, rows, columns);
-        if builder.push(&values.flatten_all()?.to_vec1::<f32>()?).is_err() {
-            candle_core::bail!("the values are made to be held");
-        }
-        builder.finish(device)
-    }
-
-    /// The largest difference, as a part of what may be.
-    fn difference(&self, found: &Tensor, expected: &Tensor) -> Result<f32> {
-        let values =
-            |tensor: &Tensor| tensor.to_dtype(DType::F32)?.to_device(&Device::Cpu)?.flatten_all()?.to_vec1::<f32>();
-        let (found, expected) = (values(found)?, values(expected)?);
-        let largest = expected.iter().fold(0f32, |largest, value| largest.max(value.abs()));
-        let mut worst = 0f32;
-        for (found, expected) in found.iter().zip(&expected) {
-            let difference = (found - expected).abs();
-            // Not `max`: what is not a number has to stay.
-            if difference.is_nan() || difference > worst {
-                worst = difference;
-            }
-        }
-        Ok(worst / (self.tolerance * largest.max(1e-3)))
     }
 }

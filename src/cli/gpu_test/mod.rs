@@ -10,6 +10,8 @@ mod injected;
 mod cycle;
 mod foreign;
 mod operations;
+mod cases;
+mod products;
 mod kernels;
 mod eight_bit;
 mod answers;
@@ -45,6 +47,10 @@ pub struct GpuTestArgs {
     #[arg(long = "model", value_name = "FOLDER")]
     pub models: Vec<PathBuf>,
 
+    /// At most so many cases of each check that goes over many, evenly: for tools that slow kernels down, as sanitizers.
+    #[arg(long = "cases", value_name = "N")]
+    pub cases_max: Option<usize>,
+
     /// Seed of the failures of the checks that fail on purpose.
     #[arg(long, value_name = "SEED", default_value_t = 7)]
     pub seed: u64,
@@ -72,7 +78,7 @@ fn never(_: u64) -> Failures {
 
 /// In the order in which they are run. Those that fail on purpose have a process of their own: a process has one
 /// allocator.
-const CHECKS: [Check; 14] = [
+const CHECKS: [Check; 15] = [
     Check { name: "cost", claim: "an allocation and its free cost at most 1.5 us", run: cost::run, failures: never },
     Check { name: "books", claim: "every part of the card's memory is named", run: books::run, failures: never },
     Check { name: "behind", claim: "memory taken behind our back shows", run: behind::run, failures: never },
@@ -81,6 +87,7 @@ const CHECKS: [Check; 14] = [
     Check { name: "cycle", claim: "20 loads and unloads leave nothing", run: cycle::run, failures: never },
     Check { name: "foreign", claim: "what is not ours is left to the driver", run: foreign::run, failures: never },
     Check { name: "operations", claim: "f16 and int8 compute what f32 does", run: operations::run, failures: never },
+    Check { name: "products", claim: "products are those of plain code", run: products::run, failures: never },
     Check { name: "kernels", claim: "our kernels compute what plain code does", run: kernels::run, failures: never },
     Check { name: "eight-bit", claim: "so do those of 8 bits, by every way", run: eight_bit::run, failures: never },
     Check { name: "answers", claim: "models answer as in f32 on the CPU", run: answers::run, failures: never },
@@ -136,7 +143,9 @@ pub fn run(args: GpuTestArgs) -> anyhow::Result<ExitCode> {
 
 fn open(args: &GpuTestArgs, failures: Failures) -> anyhow::Result<Stage> {
     let settings = CardSettings { ordinal: args.gpu, mode: args.allocator, failures };
-    Stage::open(settings, args.models.clone()).context("the GPU cannot be used")
+    let mut stage = Stage::open(settings, args.models.clone()).context("the GPU cannot be used")?;
+    stage.cases_max = args.cases_max;
+    Ok(stage)
 }
 
 fn in_a_process_of_its_own(check: &Check, args: &GpuTestArgs) -> anyhow::Result<String> {

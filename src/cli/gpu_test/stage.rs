@@ -19,6 +19,8 @@ pub(super) struct Stage {
     pub(super) stock: StockCost,
     /// Folders of models beside the built-in ones.
     pub(super) folders: Vec<PathBuf>,
+    /// The most cases of a check that goes over many.
+    pub(super) cases_max: Option<usize>,
     card: &'static Card,
 }
 
@@ -26,7 +28,7 @@ impl Stage {
     pub(super) fn open(settings: CardSettings, folders: Vec<PathBuf>) -> anyhow::Result<Stage> {
         let stock = cost::stock(settings.ordinal)?;
         let (card, tensors) = CudaDevice::open(settings)?;
-        Ok(Stage { hardware: Cuda::new(card, tensors, Readings::Off), stock, folders, card })
+        Ok(Stage { hardware: Cuda::new(card, tensors, Readings::Off), stock, folders, cases_max: None, card })
     }
 
     pub(super) fn card(&self) -> &'static Card {
