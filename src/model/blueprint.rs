@@ -162,7 +162,7 @@ impl Blueprint {
 
     /// Bytes of the device beside [`Blueprint::resident`] that a load needs while it runs.
     pub fn transient(&self) -> Bytes {
-        self.device.load_transient(Bytes::new(Reader::TRANSIENT_BYTES as u64))
+        self.device.load_transient(self.kernels, Bytes::new(Reader::TRANSIENT_BYTES as u64))
     }
 
     /// Changes whenever something changes that memory or time of a step could depend on.

@@ -60,13 +60,16 @@ impl DeviceForm {
         }
     }
 
-    /// Bytes of the device beside the tensors that a load needs while it runs; `pieces` is what reading takes on the
-    /// host. A card gets finished tensors, and then the first steps: the scratch of the framework's quantized products
-    /// (16 MiB and what stays below one for tiny steps), a workspace of the libraries, and modules.
-    pub(crate) const fn load_transient(self, pieces: Bytes) -> Bytes {
-        match self {
-            DeviceForm::Cpu => pieces,
-            DeviceForm::Cuda => Bytes::mib(64),
+    /// Bytes of the device beside the tensors that a load needs while it runs, and the first steps once; `pieces` is what
+    /// reading takes on the host. A card gets finished tensors. Our kernels are on it before anything is loaded, scratch
+    /// included, and a library's kernel for a new shape takes some MiB at most; the framework's operations bring modules,
+    /// a workspace of the libraries, and the scratch of quantized products (16 MiB and what stays below one for tiny
+    /// steps).
+    pub(crate) const fn load_transient(self, kernels: Kernels, pieces: Bytes) -> Bytes {
+        match (self, kernels) {
+            (DeviceForm::Cpu, _) => pieces,
+            (DeviceForm::Cuda, Kernels::Card) => Bytes::mib(8),
+            (DeviceForm::Cuda, _) => Bytes::mib(64),
         }
     }
 }

@@ -5,6 +5,7 @@ mod charsmap;
 mod encoder;
 mod place;
 mod pool;
+mod words;
 
 pub use crate::config::Truncate;
 pub use encoder::{Piece, TextEncoder, TextRow};

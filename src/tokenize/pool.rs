@@ -20,9 +20,12 @@ pub struct TokenizerPool {
     places: usize,
 }
 
-/// Texts of a call that are tokenized where they are while nothing else is: handing them to a thread and back wakes two
-/// threads, which takes as long as tokenizing so little.
-const SHORT_BYTES: usize = 1024;
+/// Work of a call that is done where it is while there is no other: handing it to a thread and back wakes two threads, which
+/// takes as long. In bytes of text as the tokenizers library takes them, some 5 MB a second.
+const SHORT_ALONE: usize = 1024;
+
+/// Work of a call that is done where it is in any case: some 25 us.
+const SHORT: usize = 128;
 
 /// Calls in the threads' queue for each thread: enough that a thread finds the next one when it is done.
 const QUEUED_PER_THREAD: usize = 4;
@@ -58,7 +61,7 @@ impl TokenizerPool {
         rows: Vec<TextRow>,
         truncate: Truncate,
     ) -> Result<Vec<TokenRow>, RowError> {
-        let rows = self.run(bytes_of(&rows), move || encoder.encode_batch(&rows, truncate)).await;
+        let rows = self.run(encoder.work(&rows), move || encoder.encode_batch(&rows, truncate)).await;
         rows.unwrap_or_else(|| Err(failed("it panicked on this request")))
     }
 
@@ -76,14 +79,17 @@ impl TokenizerPool {
         rows.unwrap_or_else(|| Err(failed("it panicked on this request")))
     }
 
-    /// Has a thread work on so many bytes of text. `None` if it ended, or the work panicked. Dropping the future gives up
+    /// Has a thread do this, which is about as much as tokenizing so many bytes of text. `None` if it ended, or the work panicked. Dropping the future gives up
     /// the result; work that a thread has begun is finished.
     pub async fn run<T: Send + 'static>(&self, bytes: usize, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let work = move || std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok();
+        if bytes <= SHORT {
+            return work();
+        }
         let turn = Arc::clone(&self.queue).acquire_owned().await.ok()?;
         // Its own turn is the only one taken. So one connection's thread at most is held up at a time.
         let alone = self.queue.available_permits() + 1 == self.places;
-        if alone && bytes <= SHORT_BYTES {
+        if alone && bytes <= SHORT_ALONE {
             return work();
         }
         let (answer, result) = oneshot::channel();
