@@ -250,7 +250,8 @@ __device__ __forceinline__ void attention(const T* __restrict__ qkv, T* __restri
     }
     if (!active) return;
 
-    // Through shared memory, so that whole lines are written.
+    // Through shared memory, so that whole lines are written: to where all lanes have read the warp's queries.
+    __syncwarp();
     state.finish(own_queries, lane);
     __syncwarp();
     constexpr int VECTORS = SIZE / VECTOR;
