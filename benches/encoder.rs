@@ -85,10 +85,8 @@ fn mixed(count: usize) -> Vec<usize> {
 
 fn row_set(lengths: Vec<usize>) -> Batch {
     let mut random = SmallRng::seed_from_u64(1);
-    let mut row = |length: usize| TokenRow {
-        ids: (0..length).map(|_| random.random_range(0..VOCABULARY)).collect(),
-        types: Vec::new(),
-    };
+    let mut row =
+        |length: usize| TokenRow::new((0..length).map(|_| random.random_range(0..VOCABULARY)).collect(), Vec::new());
     Batch::Tokens(lengths.into_iter().map(|length| Arc::new(row(length))).collect())
 }
 

@@ -107,7 +107,7 @@ impl Bench {
     }
 
     fn run(&self, model: ModelId, (rows, length): (usize, usize), ceiling: Bytes) -> Ran {
-        let row = Arc::new(TokenRow { ids: (0..length as u32).collect(), types: Vec::new() });
+        let row = Arc::new(TokenRow::new((0..length as u32).collect(), Vec::new()));
         let batch = Batch::Tokens(vec![row; rows]);
         let (need, evictable) = (Need::up_to(ceiling), Vec::new());
         let run = Run {

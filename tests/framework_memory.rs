@@ -44,7 +44,7 @@ impl Bench {
     }
 
     fn trace(&self, lengths: &[u32]) -> Ran {
-        let row = |length: &u32| Arc::new(TokenRow { ids: (0..*length).map(|at| 5 + at).collect(), types: Vec::new() });
+        let row = |length: &u32| Arc::new(TokenRow::new((0..*length).map(|at| 5 + at).collect(), Vec::new()));
         let batch = Batch::Tokens(lengths.iter().map(row).collect());
         let (step, evictable) = (StepId::new(0), Vec::new());
         let run = Run {

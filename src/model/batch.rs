@@ -14,6 +14,25 @@ pub struct TokenRow {
     pub ids: Vec<u32>,
     /// Segment ids (0 or 1), as long as `ids`; empty means all 0.
     pub types: Vec<u32>,
+    /// What the answer is.
+    pub wanted: Wanted,
+}
+
+/// What a row is answered with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// What the model is for.
+    #[default]
+    Usual,
+    /// The hidden states of all its tokens, of an embedder.
+    States,
+}
+
+impl TokenRow {
+    /// A row that is to be answered with what the model is for.
+    pub fn new(ids: Vec<u32>, types: Vec<u32>) -> TokenRow {
+        TokenRow { ids, types, wanted: Wanted::Usual }
+    }
 }
 
 /// The rows of one step. Collating (padding, or laying end to end) is the model's business.
@@ -30,7 +49,7 @@ impl Batch {
     /// # Panics
     /// For a generation step.
     pub fn made_up(shape: Shape) -> Batch {
-        let row = |tokens: u32| Arc::new(TokenRow { ids: vec![1; tokens as usize], types: Vec::new() });
+        let row = |tokens: u32| Arc::new(TokenRow::new(vec![1; tokens as usize], Vec::new()));
         Batch::Tokens(match shape {
             Shape::Padded { rows, length } => vec![row(length); rows as usize],
             Shape::Ragged { tokens, longest } => {
@@ -54,8 +73,9 @@ impl Batch {
 /// The result of a step.
 #[derive(Clone)]
 pub enum Output {
-    /// One vector of f32 for each row, in the batch's order: the pooled hidden state (not normalized) of an embedder,
-    /// the logits of a classifier or reranker, the logits of a classifier of tokens, token by token.
+    /// One vector of f32 for each row, in the batch's order: the pooled hidden state (not normalized) of an embedder, or the
+    /// states of all tokens, token by token, where [`TokenRow::wanted`] says so; the logits of a classifier or reranker; the
+    /// logits of a classifier of tokens, token by token.
     Vectors(Vec<Vec<f32>>),
     /// The same, once the device is done with what the step has queued there. Whatever the step had on the device is free
     /// for the next one in the device's order.

@@ -16,7 +16,7 @@ mod weights;
 mod layers;
 mod encoder;
 
-pub use batch::{Batch, Later, Output, TokenRow};
+pub use batch::{Batch, Later, Output, TokenRow, Wanted};
 pub use blueprint::Blueprint;
 pub use card::ModelCard;
 pub use embedded::embedded_names;

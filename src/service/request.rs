@@ -13,7 +13,7 @@ use super::traced;
 use crate::admission::{LateAt, Rejection, TooLarge};
 use crate::config::Task;
 use crate::engine::{Answer, Submission};
-use crate::model::{ModelCard, TokenRow};
+use crate::model::{ModelCard, TokenRow, Wanted};
 use crate::scheduler::Priority;
 use crate::tokenize::{Place, TextRow, TokenizeError, Truncate};
 use crate::units::Bytes;
@@ -56,6 +56,8 @@ impl Rows {
 #[derive(Clone, Debug)]
 pub(crate) struct Inquiry {
     pub(crate) rows: Rows,
+    /// Of every row.
+    pub(crate) wanted: Wanted,
     pub(crate) priority: Priority,
     pub(crate) arrival: Arrival,
     /// The call's deadline, or the request's own if that is earlier.
@@ -83,7 +85,7 @@ impl Served {
 impl<E: Inference> Context<E> {
     /// Tokenizes and runs a request.
     pub(crate) async fn run(&self, target: &Target, inquiry: Inquiry) -> Result<Served, Problem> {
-        let Inquiry { rows, priority, arrival, deadline } = inquiry;
+        let Inquiry { rows, wanted, priority, arrival, deadline } = inquiry;
         let name = &target.definition.card.name;
         let late = |_| {
             let waited = arrival.at.elapsed().into();
@@ -95,7 +97,7 @@ impl<E: Inference> Context<E> {
         }
         let has_texts = matches!(rows, Rows::Texts(..));
         let started = Instant::now();
-        let (rows, places) = match (rows, deadline) {
+        let (mut rows, places) = match (rows, deadline) {
             (Rows::Tokens(rows), _) => (rows, Vec::new()),
             (Rows::Texts(texts, encoding), None) => {
                 self.tokenizer.encode(&target.definition.card, texts, &encoding).await?
@@ -114,7 +116,10 @@ impl<E: Inference> Context<E> {
                 span.note_tokenized(started, started + tokenize);
             }
         }
-        if target.definition.card.task == Task::TokenClassify {
+        if wanted != Wanted::Usual {
+            rows.iter_mut().for_each(|row| Arc::make_mut(row).wanted = wanted);
+        }
+        if target.definition.card.task == Task::TokenClassify || wanted == Wanted::States {
             // So many values are held until the answer is written.
             self.check_answer(Bytes::new(tokens_of_all) * u64::from(target.definition.card.dimensions) * 4)?;
         }

@@ -11,7 +11,7 @@ use super::port::Inference;
 use super::request::{self, Encoding, Inquiry, Rows, Served};
 use super::results::{self, Finish};
 use super::spans::{self, Aggregation, Span};
-use crate::model::{ModelCard, TokenRow};
+use crate::model::{ModelCard, TokenRow, Wanted};
 use crate::tokenize::{TextRow, Truncate};
 use crate::units::Bytes;
 
@@ -86,9 +86,8 @@ impl<E: Inference> Context<E> {
         rows: impl ExactSizeIterator<Item = Vec<u32>>,
     ) -> Result<Rows, Problem> {
         self.check_rows(field, rows.len())?;
-        let made = rows
-            .enumerate()
-            .map(|(row, ids)| request::check_tokens(card, field, row, TokenRow { ids, types: Vec::new() }));
+        let made =
+            rows.enumerate().map(|(row, ids)| request::check_tokens(card, field, row, TokenRow::new(ids, Vec::new())));
         Ok(Rows::Tokens(made.collect::<Result<_, Problem>>()?))
     }
 
@@ -117,6 +116,22 @@ impl<E: Inference> Context<E> {
         served.answer.rows.iter_mut().for_each(|values| finish.apply(values));
         self.note_host_time(target, &served, finishing);
         Ok(served)
+    }
+
+    /// The hidden states of each row's tokens, special ones included, as the model has them.
+    pub(crate) async fn embed_states(
+        &self,
+        target: &Target,
+        inquiry: Inquiry,
+    ) -> Result<(Vec<Vec<Vec<f32>>>, Served), Problem> {
+        let mut served = self.run(target, Inquiry { wanted: Wanted::States, ..inquiry }).await?;
+        let finishing = Instant::now();
+        let (rows, width) = (mem::take(&mut served.answer.rows), target.definition.card.dimensions as usize);
+        let values: usize = rows.iter().map(Vec::len).sum();
+        let split = move || rows.iter().map(|row| row.chunks_exact(width).map(<[f32]>::to_vec).collect()).collect();
+        let states = aside(values > VALUES_IN_PASSING, split).await?;
+        self.note_host_time(target, &served, finishing);
+        Ok((states, served))
     }
 
     /// The scores of all labels for each row, in the labels' order.

@@ -155,7 +155,7 @@ impl TextEncoder {
         // A model without types may have a tokenizer that tells them: DistilBERT's is BERT's.
         let told = self.types > 1 && types.iter().any(|kind| *kind != 0);
         let types = if told { types.to_vec() } else { Vec::new() };
-        self.checked(TokenRow { ids: encoding.get_ids().to_vec(), types })
+        self.checked(TokenRow::new(encoding.get_ids().to_vec(), types))
     }
 
     /// How much encoding these rows is, in bytes that the library would take as long for.
@@ -192,7 +192,7 @@ impl TextEncoder {
     /// # Errors
     /// A [`TokenizeError`] when it is empty, too long, or has ids or types that the model does not know.
     pub fn checked(&self, row: TokenRow) -> Result<TokenRow, TokenizeError> {
-        let TokenRow { ids, types } = &row;
+        let TokenRow { ids, types, .. } = &row;
         if ids.is_empty() {
             return Err(TokenizeError::Empty);
         }
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn ids_are_checked_against_the_vocabulary() {
         let check = |ids: &[u32], types: &[u32], expected: Result<(), TokenizeError>| {
-            let row = TokenRow { ids: ids.to_vec(), types: types.to_vec() };
+            let row = TokenRow::new(ids.to_vec(), types.to_vec());
             assert_eq!(encoder(4).checked(row).map(|_| ()), expected);
         };
         check(&[0, 8191], &[], Ok(()));

@@ -15,7 +15,7 @@ fn row(length: u32, seed: u32) -> TokenRow {
 
 /// The same with ids below `words` and a few more.
 fn row_of(words: u32, length: u32, seed: u32) -> TokenRow {
-    TokenRow { ids: (0..length).map(|at| 5 + (at * 131 + seed * 977) % words).collect(), types: Vec::new() }
+    TokenRow::new((0..length).map(|at| 5 + (at * 131 + seed * 977) % words).collect(), Vec::new())
 }
 
 /// The batches of the case: equal lengths, mixed ones, and a small one between two large ones.
@@ -92,10 +92,10 @@ fn a_row_that_the_model_does_not_know_is_a_fault_and_the_next_step_is_fine() {
         Err(Fault::Model { message }) => message,
         other => panic!("{other:?}"),
     };
-    assert!(fault(TokenRow { ids: vec![8192], types: vec![] }).contains("vocabulary"));
-    assert!(fault(TokenRow { ids: vec![], types: vec![] }).contains("empty"));
-    assert!(fault(TokenRow { ids: vec![1; 257], types: vec![] }).contains("longer"));
-    assert!(fault(TokenRow { ids: vec![1, 1], types: vec![0] }).contains("differ"));
-    assert!(fault(TokenRow { ids: vec![1, 1], types: vec![0, 2] }).contains("type id"));
+    assert!(fault(TokenRow::new(vec![8192], vec![])).contains("vocabulary"));
+    assert!(fault(TokenRow::new(vec![], vec![])).contains("empty"));
+    assert!(fault(TokenRow::new(vec![1; 257], vec![])).contains("longer"));
+    assert!(fault(TokenRow::new(vec![1, 1], vec![0])).contains("differ"));
+    assert!(fault(TokenRow::new(vec![1, 1], vec![0, 2])).contains("type id"));
     step(&mut *model, &[row(5, 0)]);
 }

@@ -9,7 +9,7 @@ use crate::support::{cosine, difference, embedded, load, step};
 const FORMS: [(Dtype, f64); 2] = [(Dtype::Int8, 0.998), (Dtype::Fp8, 0.995)];
 
 fn rows() -> Vec<TokenRow> {
-    let row = |length: u32| TokenRow { ids: (0..length).map(|at| 5 + at * 31 % 8_000).collect(), types: Vec::new() };
+    let row = |length: u32| TokenRow::new((0..length).map(|at| 5 + at * 31 % 8_000).collect(), Vec::new());
     [1, 7, 64, 65, 200].map(row).to_vec()
 }
 

@@ -14,7 +14,7 @@ use plimsoll::model::TokenRow;
 use crate::support::{cosine, embedded, folder, load, step};
 
 fn rows() -> Vec<TokenRow> {
-    let row = |length: u32| TokenRow { ids: (0..length).map(|at| 5 + at * 37 % 8_000).collect(), types: Vec::new() };
+    let row = |length: u32| TokenRow::new((0..length).map(|at| 5 + at * 37 % 8_000).collect(), Vec::new());
     vec![row(9), row(70)]
 }
 

@@ -8,7 +8,7 @@ use plimsoll::model::{Batch, Blueprint, DeviceForm, Kernels, ModelFiles, TokenRo
 use crate::support::{ON_A_CPU, config, cosine, difference, embedded, load, step};
 
 fn row(length: u32) -> TokenRow {
-    TokenRow { ids: (0..length).map(|at| 5 + at * 31 % 8_000).collect(), types: Vec::new() }
+    TokenRow::new((0..length).map(|at| 5 + at * 31 % 8_000).collect(), Vec::new())
 }
 
 /// Rows of mixed lengths with much padding among them, rows of one length, and single rows on both sides of the switch

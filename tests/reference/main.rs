@@ -1,5 +1,6 @@
 //! Models give the outputs that other people's libraries give for the same weights.
 
+mod states;
 mod support;
 mod tiny;
 mod minilm;

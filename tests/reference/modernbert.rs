@@ -32,7 +32,7 @@ fn embedder(folder: &tempfile::TempDir, dtype: Dtype) -> Blueprint {
 }
 
 fn row(length: u32) -> TokenRow {
-    TokenRow { ids: (0..length).map(|at| 5 + at * 31 % 300).collect(), types: Vec::new() }
+    TokenRow::new((0..length).map(|at| 5 + at * 31 % 300).collect(), Vec::new())
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn windows_and_rotations_decide_what_positions_say() {
         let folder = edited("modernbert", edit);
         let config = ModelConfig { pooling: Some(Pooling::Cls), task: Some(Task::Embed), ..config("m", Dtype::F32) };
         let blueprint = Blueprint::new(&config, ModelFiles::open(folder.path()).unwrap()).unwrap();
-        step(&mut *load(&blueprint), &[TokenRow { ids: ids.to_vec(), types: Vec::new() }]).remove(0)
+        step(&mut *load(&blueprint), &[TokenRow::new(ids.to_vec(), Vec::new())]).remove(0)
     };
     let local = |config: &mut Value| config["layer_types"] = json!(vec!["sliding_attention"; 3]);
     let as_it_is = |_: &mut Value| {};

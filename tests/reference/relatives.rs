@@ -93,7 +93,7 @@ fn their_tokenizers_make_the_ids_of_transformers_and_no_types() {
     for name in NAMES {
         let blueprint = blueprint(&data(name), Dtype::F32, None);
         for item in items(name) {
-            let TokenRow { ids, types } = row(&blueprint, &item);
+            let TokenRow { ids, types, .. } = row(&blueprint, &item);
             assert_eq!(ids, numbers(&item["input_ids"], |id| id as u32), "{name}: {}", item["text"]);
             assert!(types.is_empty(), "{name} has no types");
         }
@@ -109,7 +109,7 @@ fn the_longest_text_ends_with_the_positions() {
         std::fs::copy(data(name).join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
         let blueprint = blueprint(folder.path(), Dtype::F32, None);
         assert_eq!(blueprint.card().length_max, 64, "{name}");
-        let row = |tokens: usize| TokenRow { ids: vec![5; tokens], types: Vec::new() };
+        let row = |tokens: usize| TokenRow::new(vec![5; tokens], Vec::new());
         let refused = blueprint.card().encoder.checked(row(65)).unwrap_err();
         assert_eq!(refused, TokenizeError::TooLong { tokens: 65, allowed: 64 });
         step(&mut *load(&blueprint), &[row(64)]);
@@ -121,7 +121,7 @@ fn the_longest_text_ends_with_the_positions() {
 fn types_of_zero_are_no_types() {
     for name in NAMES {
         let blueprint = blueprint(&data(name), Dtype::F32, None);
-        let row = |types: &[u32]| TokenRow { ids: vec![7, 8], types: types.to_vec() };
+        let row = |types: &[u32]| TokenRow::new(vec![7, 8], types.to_vec());
         let [without, with] = [row(&[]), row(&[0, 0])].map(|row| step(&mut *load(&blueprint), &[row]));
         assert_eq!(without, with);
         let refused = blueprint.card().encoder.checked(row(&[0, 1])).unwrap_err();

@@ -48,7 +48,7 @@ fn tiny_rerank_gives_the_reference_scores() {
             let (query, document) = (item["query"].as_str().unwrap(), item["document"].as_str().unwrap());
             let row = card.encoder.encode(query, Some(document), Truncate::End).unwrap();
             let [ids, types] = ["input_ids", "token_type_ids"].map(|key| numbers(&item[key], |id| id as u32));
-            assert_eq!(row, TokenRow { ids, types });
+            assert_eq!(row, TokenRow::new(ids, types));
             let found = step(&mut *model, &[row])[0][0];
             let expected = item["logit"].as_f64().unwrap() as f32;
             let most = tolerance(*dtype).0;
@@ -80,7 +80,7 @@ fn tiny_section_gives_the_reference_labels() {
 #[test]
 fn plain_kernels_agree_with_the_fused() {
     let blueprint = embedded("tiny-section", Dtype::F32);
-    let row = |length: u32| TokenRow { ids: (0..length).map(|i| 5 + i * 31 % 8000).collect(), types: Vec::new() };
+    let row = |length: u32| TokenRow::new((0..length).map(|i| 5 + i * 31 % 8000).collect(), Vec::new());
     let rows = [row(1), row(64), row(65), row(200)];
     let fused = step(&mut *load(&blueprint), &rows);
     let plain = step(&mut *load(&blueprint.with_kernels(Kernels::Plain)), &rows);

@@ -89,7 +89,7 @@ fn the_encoder_alone_embeds_and_another_task_is_refused() {
         Blueprint::new(&config, plimsoll::model::ModelFiles::open(&data("bert-tokens")).unwrap())
     };
     let embedder = of(Task::Embed).unwrap();
-    let (whole, row) = (folder(&data("bert-tokens"), Dtype::F32), TokenRow { ids: vec![2, 7, 3], types: Vec::new() });
+    let (whole, row) = (folder(&data("bert-tokens"), Dtype::F32), TokenRow::new(vec![2, 7, 3], Vec::new()));
     assert_eq!(step(&mut *load(&embedder), &[row])[0].len(), 64);
     let head = 4 * (LABELS as u64 * 64 + LABELS as u64);
     assert_eq!(whole.resident().get() - embedder.resident().get(), head);

@@ -9,7 +9,7 @@ use candle_core::Device;
 use super::stage::Stage;
 use crate::config::{Dtype, ModelConfig, Source, Task};
 use crate::device::{Hardware, Need};
-use crate::model::{Batch, Blueprint, DeviceForm, Fault, ModelFiles, Output, TokenRow, embedded_names};
+use crate::model::{Batch, Blueprint, DeviceForm, Fault, ModelFiles, Output, TokenRow, Wanted, embedded_names};
 use crate::ops::card::FP8_FROM;
 use crate::tokenize::{TextRow, Truncate};
 use crate::units::ModelId;
@@ -86,14 +86,18 @@ pub(super) fn blueprint(name: &str, files: ModelFiles, dtype: Dtype) -> anyhow::
     Blueprint::new(&config, files).with_context(|| name.to_owned())
 }
 
-/// Texts of one word to the longest that the model takes.
+/// Texts of one word to the longest that the model takes; for an embedder each a second time, to be answered with its states.
 fn rows(blueprint: &Blueprint) -> anyhow::Result<Vec<Arc<TokenRow>>> {
     let card = blueprint.card();
     let pair = (card.task == Task::Rerank).then(|| TEXTS[1].to_owned());
     let long = TEXTS.join(" ").repeat(8);
     let texts = TEXTS.iter().copied().chain([long.as_str()]);
     let rows: Vec<_> = texts.map(|text| TextRow { text: text.to_owned(), pair: pair.clone() }).collect();
-    let rows = card.encoder.encode_batch(&rows, Truncate::End).map_err(|error| anyhow!("{:?}", error))?;
+    let mut rows = card.encoder.encode_batch(&rows, Truncate::End).map_err(|error| anyhow!("{:?}", error))?;
+    if card.task == Task::Embed {
+        let with_states: Vec<_> = rows.iter().map(|row| TokenRow { wanted: Wanted::States, ..row.clone() }).collect();
+        rows.extend(with_states);
+    }
     Ok(rows.into_iter().map(Arc::new).collect())
 }
 

@@ -97,5 +97,5 @@ fn load(device: &CudaDevice, reports: &Receiver<Report>, model: ModelId) -> anyh
 
 /// Rows of one token, whose id is the row's number from 1.
 fn batch() -> Batch {
-    Batch::Tokens((1..=ROWS).map(|id| Arc::new(TokenRow { ids: vec![id], types: Vec::new() })).collect())
+    Batch::Tokens((1..=ROWS).map(|id| Arc::new(TokenRow::new(vec![id], Vec::new()))).collect())
 }

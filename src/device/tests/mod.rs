@@ -80,7 +80,7 @@ impl Bench {
 
 /// `count` rows of `length` tokens; row `i` has the ids `i + 1`.
 fn rows(count: u32, length: usize) -> Batch {
-    Batch::Tokens((1..=count).map(|id| Arc::new(TokenRow { ids: vec![id; length], types: Vec::new() })).collect())
+    Batch::Tokens((1..=count).map(|id| Arc::new(TokenRow::new(vec![id; length], Vec::new()))).collect())
 }
 
 /// What a [`DrillModel`] answers for [`rows`].

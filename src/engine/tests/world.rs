@@ -234,7 +234,7 @@ impl World {
         self.next_request += 1;
         let row = |(index, &length): (usize, &u32)| {
             let first = (request.get() as u32) * 100 + index as u32;
-            Arc::new(TokenRow { ids: (0..length).map(|at| if at == 0 { first } else { 1 }).collect(), types: vec![] })
+            Arc::new(TokenRow::new((0..length).map(|at| if at == 0 { first } else { 1 }).collect(), vec![]))
         };
         let rows: Vec<_> = lengths.iter().enumerate().map(row).collect();
         let expected = rows.iter().map(|row| vec![row.ids.iter().sum::<u32>() as f32, row.ids.len() as f32]).collect();

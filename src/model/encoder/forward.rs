@@ -2,7 +2,6 @@
 
 #[cfg(feature = "cuda")]
 use std::cell::RefCell;
-#[cfg(feature = "cuda")]
 use std::rc::Rc;
 #[cfg(feature = "cuda")]
 use std::sync::Arc;
@@ -13,11 +12,9 @@ use super::variant::Between;
 use crate::config::Pooling;
 use crate::memory::{Axes, ShapeKind};
 #[cfg(feature = "cuda")]
-use crate::model::Later;
-#[cfg(feature = "cuda")]
 use crate::model::layers::{CardMemory, OnCard};
 use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, Rest, SelfAttention, States, Widths, Workspace};
-use crate::model::{Batch, Fault, Model, Output, TokenRow};
+use crate::model::{Batch, Fault, Later, Model, Output, TokenRow, Wanted};
 #[cfg(feature = "cuda")]
 use crate::ops::card;
 use crate::ops::{Indices, Matrix, Norm, Rows, framework, label, pool, pool_plain};
@@ -113,7 +110,8 @@ impl Model for Encoder {
             ShapeKind::Ragged | ShapeKind::Generate => Rows::ragged(lengths),
         };
         let indices = label::layer("inputs", None, || collate(rows, &layout, self.first_position));
-        Ok(self.forward(&indices, &layout)?)
+        let wanted: Vec<Wanted> = rows.iter().map(|row| row.wanted).collect();
+        Ok(self.forward(&indices, &layout, &wanted)?)
     }
 }
 
@@ -127,6 +125,9 @@ impl Encoder {
             _ if row.ids.len() > self.axes.extent.max as usize => Err("it is longer than the model allows"),
             _ if !inside(&row.ids, tables.words.rows()) => Err("a token id is outside the vocabulary"),
             _ if !row.types.is_empty() && row.types.len() != row.ids.len() => Err("ids and types differ in number"),
+            _ if row.wanted == Wanted::States && !matches!(self.head, Head::Pool(_)) => {
+                Err("only embedders tell states")
+            }
             _ if !inside(&row.types, tables.types.as_ref().map_or(1, Matrix::rows)) => {
                 Err("a type id is outside its table")
             }
@@ -134,12 +135,13 @@ impl Encoder {
         }
     }
 
-    fn forward(&self, indices: &Indices, rows: &Rows) -> Result<Output> {
+    fn forward(&self, indices: &Indices, rows: &Rows, wanted: &[Wanted]) -> Result<Output> {
         let work = label::layer("workspace", None, || {
             Workspace::new(self.kernels, self.activations, self.widths, rows, indices, &self.device)
         })?;
         #[cfg(feature = "cuda")]
         if let Workspace::Card(memory) = &work
+            && !wanted.contains(&Wanted::States)
             && let Some(pooling) = self.head.pooling()
             && let Some(key) = memory.rest.layout.key(&memory.all())?
         {
@@ -147,7 +149,13 @@ impl Encoder {
         }
         let hidden = self.hidden(indices, rows, &work)?;
         let rest = work.finish();
-        label::layer("head", None, || self.answer(&hidden, rows, rest))
+        label::layer("head", None, || {
+            let usual = self.answer(&hidden, rows, &rest)?;
+            match wanted.contains(&Wanted::States) {
+                true => self.with_states(usual, &hidden, rows, wanted, &rest),
+                false => Ok(usual),
+            }
+        })
     }
 
     /// The last layer's hidden states.
@@ -183,7 +191,7 @@ impl Encoder {
     }
 
     /// What becomes of the last layer's hidden states.
-    fn answer(&self, hidden: &Tensor, rows: &Rows, rest: Rest) -> Result<Output> {
+    fn answer(&self, hidden: &Tensor, rows: &Rows, rest: &Rest) -> Result<Output> {
         match rest {
             Rest::None => {}
             #[cfg(feature = "cuda")]
@@ -215,19 +223,49 @@ impl Encoder {
 
     /// The same where everything is queued, and nobody waits for it yet.
     #[cfg(feature = "cuda")]
-    fn answer_on_card(&self, hidden: &Tensor, rows: &Rows, card: OnCard) -> Result<Output> {
+    fn answer_on_card(&self, hidden: &Tensor, rows: &Rows, card: &OnCard) -> Result<Output> {
         let OnCard { operations, layout } = card;
         match &self.head {
             Head::Pool(pooling) | Head::Classify(pooling, _) => {
-                self.send_pooled(&operations, &card::pool(&operations, hidden, &layout, *pooling)?)
+                self.send_pooled(operations, &card::pool(operations, hidden, layout, *pooling)?)
             }
             Head::ClassifyTokens(classify) => {
                 // Behind the rows there may be tokens that nobody asked for.
                 let logits = classify.forward(&hidden.narrow(0, 0, rows.tokens())?, self.kernels)?;
                 let (_, labels) = logits.dims2()?;
-                send(&operations, &logits, rows.iter().map(|(_, length)| length * labels).collect())
+                send(operations, &logits, rows.iter().map(|(_, length)| length * labels).collect())
             }
         }
+    }
+
+    /// The usual answer, with the states of the rows that want those in their places. They are copied only once the step has
+    /// ended where that costs it nothing: the memory of an answer is not the step's.
+    fn with_states(
+        &self,
+        usual: Output,
+        hidden: &Tensor,
+        rows: &Rows,
+        wanted: &[Wanted],
+        rest: &Rest,
+    ) -> Result<Output> {
+        let places: Vec<Option<(usize, usize)>> =
+            rows.iter().zip(wanted).map(|(place, wanted)| (*wanted == Wanted::States).then_some(place)).collect();
+        let states: Rc<dyn Later> = match rest {
+            #[cfg(feature = "cuda")]
+            Rest::Card(OnCard { operations, .. }) => {
+                let places: Vec<_> = places.iter().flatten().copied().collect();
+                Rc::new(OnItsWay(card::fetch_states(operations, hidden, &places)?))
+            }
+            Rest::None => {
+                let kept = KeptStates { hidden: hidden.clone(), places: places.iter().flatten().copied().collect() };
+                match self.device.is_cpu() {
+                    true => Rc::new(kept),
+                    false => Rc::new(Here(kept.copied()?)),
+                }
+            }
+        };
+        let is_states = places.iter().map(Option::is_some).collect();
+        Ok(Output::Later(Rc::new(Mixed { usual, states, is_states })))
     }
 
     /// Sends what becomes of pooled states in f32 to the host.
@@ -260,6 +298,69 @@ impl Later for OnItsWay {
 
     fn wait(&self) -> std::result::Result<Vec<Vec<f32>>, Fault> {
         Ok(self.0.wait()?)
+    }
+}
+
+/// Rows of hidden states: of each its first token, and how many there are.
+struct KeptStates {
+    hidden: Tensor,
+    places: Vec<(usize, usize)>,
+}
+
+impl KeptStates {
+    fn copied(&self) -> Result<Vec<Vec<f32>>> {
+        let of = |(start, length): &(usize, usize)| {
+            self.hidden.narrow(0, *start, *length)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
+        };
+        self.places.iter().map(of).collect()
+    }
+}
+
+impl Later for KeptStates {
+    fn is_there(&self) -> bool {
+        true
+    }
+
+    fn wait(&self) -> std::result::Result<Vec<Vec<f32>>, Fault> {
+        Ok(self.copied()?)
+    }
+}
+
+/// Vectors that are on the host already.
+struct Here(Vec<Vec<f32>>);
+
+impl Later for Here {
+    fn is_there(&self) -> bool {
+        true
+    }
+
+    fn wait(&self) -> std::result::Result<Vec<Vec<f32>>, Fault> {
+        Ok(self.0.clone())
+    }
+}
+
+/// Answers of which some are states.
+struct Mixed {
+    /// Of all rows.
+    usual: Output,
+    /// Of those that want them, in their order.
+    states: Rc<dyn Later>,
+    is_states: Vec<bool>,
+}
+
+impl Later for Mixed {
+    fn is_there(&self) -> bool {
+        let usual_is = match &self.usual {
+            Output::Vectors(_) => true,
+            Output::Later(later) => later.is_there(),
+        };
+        usual_is && self.states.is_there()
+    }
+
+    fn wait(&self) -> std::result::Result<Vec<Vec<f32>>, Fault> {
+        let mut states = self.states.wait()?.into_iter();
+        let usual = self.usual.clone().vectors()?.into_iter().zip(&self.is_states);
+        Ok(usual.map(|(usual, is_states)| if *is_states { states.next().unwrap_or_default() } else { usual }).collect())
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) use attention::{AttentionKernels, attention, attention_by};
 #[cfg(feature = "cuda")]
 pub(crate) use eight_bit::{Codes, EightBitProducts, linear_eight_bit, quantize};
 #[cfg(feature = "cuda")]
-pub(crate) use fetch::{Fetch, fetch};
+pub(crate) use fetch::{Fetch, fetch, fetch_states};
 #[cfg(feature = "cuda")]
 pub(crate) use gate::gate;
 #[cfg(feature = "cuda")]

@@ -46,7 +46,7 @@ pub(crate) fn router<E: Inference + Operations>(context: Arc<Context<E>>) -> Rou
         Router::new()
             .route("/", post(tei::any::<E>))
             .route("/embed", post(tei::embed::<E>))
-            .route("/embed_all", post(tei::embed_all))
+            .route("/embed_all", post(tei::embed_all::<E>))
             .route("/embed_sparse", post(tei::embed_sparse))
             .route("/predict", post(tei::predict::<E>))
             .route("/rerank", post(tei::rerank::<E>))

@@ -100,14 +100,9 @@ pub(super) async fn embeddings<E: Inference>(
         let text = format!("it is '{}', and the path or the header says '{}'", message.model, asked.model);
         return Err(Problem::invalid("model", text).into());
     }
-    let ask = ask::Embed {
-        inputs: message.input.0,
-        field: "input",
-        cut: Cut::default(),
-        normalize: None,
-        prompt_name: String::new(),
-        dimensions: message.dimensions,
-    };
+    let written =
+        ask::Written { inputs: message.input.0, field: "input", cut: Cut::default(), prompt_name: String::new() };
+    let ask = ask::Embed { written, normalize: None, dimensions: message.dimensions };
     let Answered { result, model, spent } = context.tei_embed(&asked, ask).await?;
     let write = |values: Vec<f32>| match message.encoding_format.unwrap_or_default() {
         Format::Float => Numbers::Float(values),

@@ -10,11 +10,12 @@ use serde::Serialize;
 use super::answer::{TeiProblem, json};
 use super::inputs::WrittenRows;
 use super::tei_messages::{
-    DecodeMessage, Direction, EmbedMessage, Info, Labelled, ModelType, PredictMessage, PredictParameters, Ranked,
-    RerankMessage, Scored, Token, TokenizeMessage,
+    DecodeMessage, Direction, EmbedAllMessage, EmbedMessage, Info, Labelled, ModelType, PredictMessage,
+    PredictParameters, Ranked, RerankMessage, Scored, Token, TokenizeMessage,
 };
 use super::{Caller, Message, Sent, read_json};
 use crate::config::Task;
+use crate::service::aside::{VALUES_IN_PASSING, aside};
 use crate::service::context::Context;
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
@@ -40,14 +41,13 @@ async fn answer_embed<E: Inference>(
     message: EmbedMessage,
 ) -> Result<Response, Problem> {
     let left = message.truncation_direction == Direction::Left;
-    let ask = ask::Embed {
+    let written = ask::Written {
         inputs: message.inputs.0,
         field: "inputs",
         cut: Cut { truncate: message.truncate, left },
-        normalize: message.normalize,
         prompt_name: message.prompt_name.unwrap_or_default(),
-        dimensions: message.dimensions,
     };
+    let ask = ask::Embed { written, normalize: message.normalize, dimensions: message.dimensions };
     let Answered { result, spent, .. } = context.tei_embed(&asked, ask).await?;
     Ok(with_times(spent, json(StatusCode::OK, &result)))
 }
@@ -66,8 +66,23 @@ pub(super) async fn any<E: Inference>(
     })
 }
 
-pub(super) async fn embed_all() -> TeiProblem {
-    TeiProblem(Problem::NotOffered("this server answers with one vector for a text, not for each token: ask /embed"))
+pub(super) async fn embed_all<E: Inference>(
+    State(context): Shared<E>,
+    Caller(asked): Caller,
+    Message(message): Message<EmbedAllMessage>,
+) -> Result<Response, TeiProblem> {
+    let (asked, message) = (asked?, message?);
+    let left = message.truncation_direction == Direction::Left;
+    let written = ask::Written {
+        inputs: message.inputs.0,
+        field: "inputs",
+        cut: Cut { truncate: message.truncate, left },
+        prompt_name: message.prompt_name.unwrap_or_default(),
+    };
+    let Answered { result, spent, .. } = context.tei_embed_all(&asked, written).await?;
+    let values: usize = result.iter().flatten().map(Vec::len).sum();
+    let written = aside(values > VALUES_IN_PASSING, move || json(StatusCode::OK, &result)).await?;
+    Ok(with_times(spent, written))
 }
 
 pub(super) async fn embed_sparse() -> TeiProblem {

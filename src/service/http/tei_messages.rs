@@ -34,6 +34,18 @@ pub(super) struct EmbedMessage {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub(super) struct EmbedAllMessage {
+    pub(super) inputs: WrittenInputs,
+    #[serde(default)]
+    pub(super) truncate: Option<bool>,
+    #[serde(default)]
+    pub(super) truncation_direction: Direction,
+    #[serde(default)]
+    pub(super) prompt_name: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct PredictMessage {
     pub(super) inputs: WrittenRows,
     #[serde(default)]

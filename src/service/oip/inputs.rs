@@ -197,7 +197,7 @@ fn tokens<E: Inference>(
             u32::try_from(kind).map_err(|_| Problem::invalid(place(), format!("type id {kind} is not a type")))
         };
         let types = types.into_iter().map(to_type).collect::<Result<Vec<u32>, _>>()?;
-        made.push(request::check_tokens(card, &field, row, TokenRow { ids, types })?);
+        made.push(request::check_tokens(card, &field, row, TokenRow::new(ids, types))?);
     }
     Ok((Rows::Tokens(made), Padded { columns: length, firsts }))
 }

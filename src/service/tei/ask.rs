@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::config::Task;
 use crate::engine::Definition;
-use crate::model::ModelCard;
+use crate::model::{ModelCard, Wanted};
 use crate::scheduler::Priority;
 use crate::service::call::Arrival;
 use crate::service::context::{Context, Target};
@@ -33,17 +33,23 @@ pub(crate) enum Inputs {
     Tokens(Vec<Vec<u32>>),
 }
 
-/// What to embed, and how.
+/// What to embed.
 #[derive(Clone, Debug)]
-pub(crate) struct Embed {
+pub(crate) struct Written {
     pub(crate) inputs: Inputs,
     /// What the protocol calls them.
     pub(crate) field: &'static str,
     pub(crate) cut: Cut,
-    /// `None`: as the model's users expect it.
-    pub(crate) normalize: Option<bool>,
     /// Empty: the model's usual one, if it has one.
     pub(crate) prompt_name: String,
+}
+
+/// What to embed, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Embed {
+    pub(crate) written: Written,
+    /// `None`: as the model's users expect it.
+    pub(crate) normalize: Option<bool>,
     /// `None`: all.
     pub(crate) dimensions: Option<u32>,
 }
@@ -160,33 +166,52 @@ impl<E: Inference> Context<E> {
     pub(crate) async fn tei_embed(&self, asked: &Asked, ask: Embed) -> Result<Answered<Vec<Vec<f32>>>, Problem> {
         let target = self.target_for(Task::Embed, &asked.model)?;
         let card = &target.definition.card;
-        let prompt = request::prompt(card, "prompt_name", &ask.prompt_name)?;
         let normalize = ask.normalize.unwrap_or(true);
         if ask.dimensions == Some(0) {
             return Err(Problem::invalid("dimensions", "it is 0: leave it out for all of them"));
         }
         let finish = Finish::new("dimensions", ask.dimensions.unwrap_or(0).into(), card.dimensions, normalize)?;
-        let (rows, characters) = match ask.inputs {
+        let (rows, characters) = self.embeddable(card, ask.written)?;
+        let mut served = self.embed(&target, inquiry(rows, asked.arrival), finish).await?;
+        let result = std::mem::take(&mut served.answer.rows);
+        Ok(answered(result, card, asked, characters, &served))
+    }
+
+    /// The states of each text's tokens.
+    pub(crate) async fn tei_embed_all(
+        &self,
+        asked: &Asked,
+        written: Written,
+    ) -> Result<Answered<Vec<Vec<Vec<f32>>>>, Problem> {
+        let target = self.target_for(Task::Embed, &asked.model)?;
+        let card = &target.definition.card;
+        let (rows, characters) = self.embeddable(card, written)?;
+        let (states, served) = self.embed_states(&target, inquiry(rows, asked.arrival)).await?;
+        Ok(answered(states, card, asked, characters, &served))
+    }
+
+    /// The rows for an embedder, and the characters of their texts.
+    fn embeddable(&self, card: &ModelCard, written: Written) -> Result<(Rows, u64), Problem> {
+        let Written { inputs, field, cut, prompt_name } = written;
+        let prompt = request::prompt(card, "prompt_name", &prompt_name)?;
+        Ok(match inputs {
             Inputs::Texts(texts) => {
                 let characters = count(texts.iter().map(String::as_str));
-                (self.texts(ask.field, texts, &prompt, ask.cut.of(card))?, characters)
+                (self.texts(field, texts, &prompt, cut.of(card))?, characters)
             }
             Inputs::Tokens(rows) => {
-                if !ask.prompt_name.is_empty() {
+                if !prompt_name.is_empty() {
                     return Err(Problem::invalid("prompt_name", "token ids have no place for a prompt: send texts"));
                 }
-                if ask.cut.truncate == Some(true) {
+                if cut.truncate == Some(true) {
                     return Err(Problem::invalid(
                         "truncate",
                         "token ids are never cut: send as many as may be, or texts",
                     ));
                 }
-                (self.token_rows(card, ask.field, rows.into_iter())?, 0)
+                (self.token_rows(card, field, rows.into_iter())?, 0)
             }
-        };
-        let mut served = self.embed(&target, inquiry(rows, asked.arrival), finish).await?;
-        let result = std::mem::take(&mut served.answer.rows);
-        Ok(answered(result, card, asked, characters, &served))
+        })
     }
 
     /// All labels of each row, the likeliest first.
@@ -327,7 +352,7 @@ impl<E: Inference> Context<E> {
 }
 
 fn inquiry(rows: Rows, arrival: Arrival) -> Inquiry {
-    Inquiry { rows, priority: Priority::Normal, arrival, deadline: arrival.deadline }
+    Inquiry { rows, wanted: Wanted::Usual, priority: Priority::Normal, arrival, deadline: arrival.deadline }
 }
 
 fn count<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {

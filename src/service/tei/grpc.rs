@@ -24,7 +24,6 @@ use crate::tokenize::TextRow;
 use crate::units::Bytes;
 
 const NO_SPARSE: &str = "no model of this server has sparse embeddings: ask for dense ones with Embed";
-const NO_TOKENS: &str = "this server answers with one vector for a text, not for each token: ask Embed";
 
 /// The metadata key that names a model.
 const MODEL_KEY: &str = "model";
@@ -126,16 +125,33 @@ async fn embed<E: Inference>(
     asked: Asked,
     message: wire::EmbedRequest,
 ) -> Result<wire::EmbedResponse, Problem> {
-    let ask = ask::Embed {
+    let written = ask::Written {
         inputs: Inputs::Texts(vec![message.inputs]),
         field: "inputs",
         cut: cut(message.truncate, message.truncation_direction)?,
-        normalize: message.normalize,
         prompt_name: message.prompt_name.unwrap_or_default(),
-        dimensions: message.dimensions,
     };
+    let ask = ask::Embed { written, normalize: message.normalize, dimensions: message.dimensions };
     let Answered { result, spent, .. } = context.tei_embed(&asked, ask).await?;
     Ok(wire::EmbedResponse { embeddings: result.into_iter().flatten().collect(), metadata: metadata(spent) })
+}
+
+/// The states of a text's tokens, special ones included.
+async fn embed_all<E: Inference>(
+    context: Arc<Context<E>>,
+    asked: Asked,
+    message: wire::EmbedAllRequest,
+) -> Result<wire::EmbedAllResponse, Problem> {
+    let written = ask::Written {
+        inputs: Inputs::Texts(vec![message.inputs]),
+        field: "inputs",
+        cut: cut(message.truncate, message.truncation_direction)?,
+        prompt_name: message.prompt_name.unwrap_or_default(),
+    };
+    let Answered { result, spent, .. } = context.tei_embed_all(&asked, written).await?;
+    let message = |embeddings: Vec<f32>| wire::TokenEmbedding { embeddings };
+    let token_embeddings = result.into_iter().flatten().map(message).collect();
+    Ok(wire::EmbedAllResponse { token_embeddings, metadata: metadata(spent) })
 }
 
 #[tonic::async_trait]
@@ -170,15 +186,19 @@ impl<E: Inference> Embed for Tei<E> {
         Err(Problem::NotOffered(NO_SPARSE).into())
     }
 
-    async fn embed_all(&self, _: Request<wire::EmbedAllRequest>) -> Result<Response<wire::EmbedAllResponse>, Status> {
-        Err(Problem::NotOffered(NO_TOKENS).into())
+    async fn embed_all(
+        &self,
+        request: Request<wire::EmbedAllRequest>,
+    ) -> Result<Response<wire::EmbedAllResponse>, Status> {
+        let asked = asked(&request)?;
+        Ok(Response::new(embed_all(self.context.clone(), asked, request.into_inner()).await?))
     }
 
     async fn embed_all_stream(
         &self,
-        _: Request<Streaming<wire::EmbedAllRequest>>,
+        request: Request<Streaming<wire::EmbedAllRequest>>,
     ) -> Result<Response<Self::EmbedAllStreamStream>, Status> {
-        Err(Problem::NotOffered(NO_TOKENS).into())
+        stream(&self.context, request, embed_all)
     }
 }
 

@@ -19,7 +19,7 @@ use crate::memory::{
     Bound, Budget, BudgetChange, DeviceBooks, FitLine, FitPlan, Headroom, LedgerSnapshot, ModelBooks, ProfileState,
     Reading, Readings, Rungs, Terms, fit_plan,
 };
-use crate::model::{ModelCard, TokenRow};
+use crate::model::{ModelCard, TokenRow, Wanted};
 use crate::scheduler::Reason;
 use crate::service::port::{Inference, Operations};
 use crate::tokenize::TextEncoder;
@@ -63,7 +63,11 @@ struct Inner {
 
 /// The result that the fake gives for a row: values that tell which row it was.
 pub(super) fn vector(row: &TokenRow, dimensions: u32) -> Vec<f32> {
-    (0..dimensions as usize).map(|index| (row.ids[index % row.ids.len()] % 97) as f32 - index as f32).collect()
+    let values = match row.wanted {
+        Wanted::Usual => dimensions as usize,
+        Wanted::States => dimensions as usize * row.ids.len(),
+    };
+    (0..values).map(|index| (row.ids[index % row.ids.len()] % 97) as f32 - index as f32).collect()
 }
 
 impl FakeEngine {

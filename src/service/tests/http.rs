@@ -11,6 +11,7 @@ use tower::ServiceExt;
 use super::fake::{Behaviour, DIMENSIONS, FakeEngine, LABELS, vector};
 use crate::admission::Rejection;
 use crate::engine::Failure;
+use crate::model::Wanted;
 use crate::service::Limits;
 use crate::service::context::Context;
 use crate::service::http::router;
@@ -146,7 +147,9 @@ async fn what_is_wrong_is_told_by_its_name() {
     refused("/embed", json!({"inputs": "web ".repeat(20_000)}), 413, &["64"]).await;
     refused("/models/none/embed", json!({"inputs": "web"}), 404, &["'none'"]).await;
     refused("/models/rank/embed", json!({"inputs": "web"}), 422, &["'rerank'"]).await;
-    refused("/embed_all", json!({}), 501, &["/embed"]).await;
+    refused("/embed_all", json!({"inputs": "web", "normalize": true}), 422, &["normalize"]).await;
+    refused("/embed_all", json!({"inputs": [[2, 3]], "truncate": true}), 422, &["truncate", "token ids"]).await;
+    refused("/embed_sparse", json!({}), 501, &["/embed"]).await;
     let (status, answer) = front.post("/embed", "", &json!({"inputs": "web"})).await;
     assert_eq!(
         (status, answer["error"].as_str().unwrap().contains("embed, wide")),
@@ -155,6 +158,24 @@ async fn what_is_wrong_is_told_by_its_name() {
     let (status, _, answer) = front.call(Method::POST, "/embed", "embed", "{\"inputs\": ".to_owned()).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{answer}");
     front.good("/embed", "embed", json!({"inputs": "web"})).await;
+}
+
+#[tokio::test]
+async fn embed_all_gives_the_states_of_all_tokens() {
+    let front = Front::new();
+    let rows = front.good("/embed_all", "embed", json!({"inputs": ["web server", "music"]})).await;
+    let seen = front.engine.accepted()[0].rows.clone();
+    for (row, seen) in rows.as_array().unwrap().iter().zip(&seen) {
+        let tokens: Vec<Vec<f32>> = row.as_array().unwrap().iter().map(floats).collect();
+        assert_eq!((seen.wanted, tokens.len()), (Wanted::States, seen.ids.len()));
+        assert!(tokens.iter().all(|token| token.len() == DIMENSIONS as usize));
+        assert_eq!(tokens.concat(), vector(seen, DIMENSIONS));
+    }
+    // A list even of one.
+    let one = front.good("/models/embed/embed_all", "", json!({"inputs": [2, 5, 3]})).await;
+    assert_eq!((one.as_array().unwrap().len(), one[0].as_array().unwrap().len()), (1, 3));
+    let cut = json!({"inputs": "web ".repeat(99), "truncate": true, "truncation_direction": "Left"});
+    assert_eq!(front.good("/embed_all", "embed", cut).await[0].as_array().unwrap().len(), 32);
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ fn normalized(mut values: Vec<f32>) -> Vec<f32> {
 }
 
 fn row(ids: &[u32]) -> TokenRow {
-    TokenRow { ids: ids.to_vec(), types: Vec::new() }
+    TokenRow::new(ids.to_vec(), Vec::new())
 }
 
 #[tokio::test]

@@ -15,7 +15,7 @@ use crate::service::proto::plimsoll::*;
 use crate::service::results;
 
 fn row(ids: &[u32]) -> TokenRow {
-    TokenRow { ids: ids.to_vec(), types: Vec::new() }
+    TokenRow::new(ids.to_vec(), Vec::new())
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use tonic::{Code, Request};
 
 use super::fake::{DIMENSIONS, LABELS, vector};
 use super::harness::{TestServer, assert_serves, assert_told};
+use crate::model::Wanted;
 use crate::service::proto::tei::embed_client::EmbedClient;
 use crate::service::proto::tei::info_client::InfoClient;
 use crate::service::proto::tei::predict_client::PredictClient;
@@ -81,8 +82,33 @@ async fn what_a_field_cannot_say_is_refused_by_its_name() {
     assert_ne!(seen[0].rows, seen[1].rows, "the end and the beginning are left out");
     let sparse = client.embed_sparse(EmbedSparseRequest::default()).await.unwrap_err();
     assert_told(&sparse, Code::Unimplemented, &["Embed"]);
-    assert_told(&client.embed_all(EmbedAllRequest::default()).await.unwrap_err(), Code::Unimplemented, &["Embed"]);
     assert_serves(&server).await;
+}
+
+#[tokio::test]
+async fn embed_all_gives_the_states_of_all_tokens() {
+    let server = TestServer::start().await;
+    let mut client = EmbedClient::new(server.channel.clone());
+    let all = |inputs: &str| EmbedAllRequest { inputs: inputs.to_owned(), ..EmbedAllRequest::default() };
+    let asked = client.embed_all(of("embed", all("web server"))).await.unwrap().into_inner();
+    let row = server.engine.accepted()[0].rows[0].clone();
+    assert_eq!((row.wanted, row.ids.len()), (Wanted::States, 4));
+    let found: Vec<Vec<f32>> = asked.token_embeddings.into_iter().map(|token| token.embeddings).collect();
+    assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [DIMENSIONS as usize; 4], "not scaled or pooled");
+    assert_eq!(found.concat(), vector(&row, DIMENSIONS));
+    assert_eq!(asked.metadata.unwrap().compute_tokens, 4);
+    let messages: Vec<EmbedAllRequest> = (1..9).map(|count| all(&"web ".repeat(count))).collect();
+    let mut answers = client.embed_all_stream(of("embed", iter(messages))).await.unwrap().into_inner();
+    for count in 1..9 {
+        assert_eq!(answers.message().await.unwrap().unwrap().token_embeddings.len(), count + 2);
+    }
+    assert!(answers.message().await.unwrap().is_none());
+    let mut refused = async |model: &'static str, request: EmbedAllRequest, parts: &[&str]| {
+        assert_told(&client.embed_all(of(model, request)).await.unwrap_err(), Code::InvalidArgument, parts);
+    };
+    refused("classify", all("web"), &["'classify'"]).await;
+    refused("embed", all(&"web ".repeat(100)), &["102 tokens", "32"]).await;
+    refused("embed", EmbedAllRequest { truncation_direction: 7, ..all("web") }, &["truncation_direction"]).await;
 }
 
 #[tokio::test]
