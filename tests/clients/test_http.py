@@ -102,6 +102,9 @@ def test_embeddings_by_curl(url, name):
     found = good(f"{url}/models/{name}/embed", {"inputs": values_of(name), "truncate": True})
     assert_references(found, name)
     assert good(f"{url}/embed", {"inputs": values_of(name), "truncate": True}, f"model: {name}") == found
+    # The model's embeddings are the means of these.
+    states = good(f"{url}/embed_all", {"inputs": values_of(name), "truncate": True}, f"model: {name}")
+    assert_references([np.mean(tokens, axis=0) for tokens in states], name)
 
 
 def test_labels_by_curl(url):

@@ -20,6 +20,18 @@ def test_embeddings(tei):
     assert (cosine([one.embeddings for one in streamed], expected) >= 0.99999).all()
 
 
+def test_states_of_tokens(tei):
+    items = reference("tiny-embed")["items"]
+    requests = [tei.messages.EmbedAllRequest(inputs=item["text"], truncate=True) for item in items]
+    found = [tei.embed.EmbedAll(request, **of("tiny-embed")) for request in requests]
+    assert all(len(one.token_embeddings) == one.metadata.compute_tokens for one in found)
+    # The model's embeddings are their mean.
+    means = [np.mean([token.embeddings for token in one.token_embeddings], axis=0) for one in found]
+    assert (cosine(means, [item["embedding"] for item in items]) >= 0.99999).all()
+    streamed = list(tei.embed.EmbedAllStream(iter(requests), **of("tiny-embed")))
+    assert [len(one.token_embeddings) for one in streamed] == [len(one.token_embeddings) for one in found]
+
+
 def test_labels(tei):
     items = reference("tiny-section")["items"]
     requests = [tei.messages.PredictRequest(inputs=item["text"], truncate=True) for item in items]
