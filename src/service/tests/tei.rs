@@ -106,7 +106,7 @@ async fn embed_all_gives_the_states_of_all_tokens() {
     let mut refused = async |model: &'static str, request: EmbedAllRequest, parts: &[&str]| {
         assert_told(&client.embed_all(of(model, request)).await.unwrap_err(), Code::InvalidArgument, parts);
     };
-    refused("classify", all("web"), &["'classify'"]).await;
+    refused("section", all("web"), &["'classify'"]).await;
     refused("embed", all(&"web ".repeat(100)), &["102 tokens", "32"]).await;
     refused("embed", EmbedAllRequest { truncation_direction: 7, ..all("web") }, &["truncation_direction"]).await;
 }
