@@ -8,6 +8,9 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
 
+#[cfg(feature = "cuda")]
+use super::later::OnItsWay;
+use super::later::{Here, KeptStates, Mixed};
 use super::variant::Between;
 use crate::config::Pooling;
 use crate::memory::{Axes, ShapeKind};
@@ -284,84 +287,6 @@ impl Encoder {
 #[cfg(feature = "cuda")]
 fn send(operations: &Arc<card::Operations>, values: &Tensor, of_rows: Vec<usize>) -> Result<Output> {
     Ok(Output::Later(Rc::new(OnItsWay(card::fetch(operations, values, of_rows)?))))
-}
-
-/// Vectors that a card sends to the host.
-#[cfg(feature = "cuda")]
-struct OnItsWay(card::Fetch);
-
-#[cfg(feature = "cuda")]
-impl Later for OnItsWay {
-    fn is_there(&self) -> bool {
-        self.0.is_there()
-    }
-
-    fn wait(&self) -> std::result::Result<Vec<Vec<f32>>, Fault> {
-        Ok(self.0.wait()?)
-    }
-}
-
-/// Rows of hidden states: of each its first token, and how many there are.
-struct KeptStates {
-    hidden: Tensor,
-    places: Vec<(usize, usize)>,
-}
-
-impl KeptStates {
-    fn copied(&self) -> Result<Vec<Vec<f32>>> {
-        let of = |(start, length): &(usize, usize)| {
-            self.hidden.narrow(0, *start, *length)?.to_dtype(DType::F32)?.flatten_all()?.to_vec1()
-        };
-        self.places.iter().map(of).collect()
-    }
-}
-
-impl Later for KeptStates {
-    fn is_there(&self) -> bool {
-        true
-    }
-
-    fn wait(&self) -> std::result::Result<Vec<Vec<f32>>, Fault> {
-        Ok(self.copied()?)
-    }
-}
-
-/// Vectors that are on the host already.
-struct Here(Vec<Vec<f32>>);
-
-impl Later for Here {
-    fn is_there(&self) -> bool {
-        true
-    }
-
-    fn wait(&self) -> std::result::Result<Vec<Vec<f32>>, Fault> {
-        Ok(self.0.clone())
-    }
-}
-
-/// Answers of which some are states.
-struct Mixed {
-    /// Of all rows.
-    usual: Output,
-    /// Of those that want them, in their order.
-    states: Rc<dyn Later>,
-    is_states: Vec<bool>,
-}
-
-impl Later for Mixed {
-    fn is_there(&self) -> bool {
-        let usual_is = match &self.usual {
-            Output::Vectors(_) => true,
-            Output::Later(later) => later.is_there(),
-        };
-        usual_is && self.states.is_there()
-    }
-
-    fn wait(&self) -> std::result::Result<Vec<Vec<f32>>, Fault> {
-        let mut states = self.states.wait()?.into_iter();
-        let usual = self.usual.clone().vectors()?.into_iter().zip(&self.is_states);
-        Ok(usual.map(|(usual, is_states)| if *is_states { states.next().unwrap_or_default() } else { usual }).collect())
-    }
 }
 
 /// The rows' indices, each row's from its start on; its positions are counted from `first_position`. What is padding has

@@ -6,6 +6,7 @@ mod keys;
 mod modern;
 mod config;
 mod names;
+mod later;
 mod forward;
 mod load;
 

@@ -15,7 +15,8 @@ use super::{Caller, Message};
 use crate::service::context::Context;
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
-use crate::service::tei::ask::{self, Answered, Cut};
+use crate::service::tei::ask::{self, Answered};
+use crate::service::tei::cut::Cut;
 
 type Shared<E> = State<Arc<Context<E>>>;
 

@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::answer::{TeiProblem, json};
-use super::inputs::WrittenRows;
+use super::inputs::{WrittenInputs, WrittenRows};
 use super::tei_messages::{
     DecodeMessage, Direction, EmbedAllMessage, EmbedMessage, Info, Labelled, ModelType, PredictMessage,
     PredictParameters, Ranked, RerankMessage, Scored, Token, TokenizeMessage,
@@ -21,7 +21,8 @@ use crate::service::errors::Problem;
 use crate::service::port::Inference;
 use crate::service::spans::{Aggregation, Span};
 use crate::service::tasks::{Labelling, Scores};
-use crate::service::tei::ask::{self, Answered, Asked, Cut, Prediction, Rank, Spent};
+use crate::service::tei::ask::{self, Answered, Asked, Prediction, Rank, Spent};
+use crate::service::tei::cut::Cut;
 use crate::tokenize::{Piece, Truncate};
 use crate::units::Bytes;
 
@@ -35,18 +36,17 @@ pub(super) async fn embed<E: Inference>(
     Ok(answer_embed(&context, asked?, message?).await?)
 }
 
+fn written(inputs: WrittenInputs, cut: Cut, prompt_name: Option<String>) -> ask::Written {
+    ask::Written { inputs: inputs.0, field: "inputs", cut, prompt_name: prompt_name.unwrap_or_default() }
+}
+
 async fn answer_embed<E: Inference>(
     context: &Context<E>,
     asked: Asked,
     message: EmbedMessage,
 ) -> Result<Response, Problem> {
-    let left = message.truncation_direction == Direction::Left;
-    let written = ask::Written {
-        inputs: message.inputs.0,
-        field: "inputs",
-        cut: Cut { truncate: message.truncate, left },
-        prompt_name: message.prompt_name.unwrap_or_default(),
-    };
+    let cut = Cut { truncate: message.truncate, left: message.truncation_direction == Direction::Left };
+    let written = written(message.inputs, cut, message.prompt_name);
     let ask = ask::Embed { written, normalize: message.normalize, dimensions: message.dimensions };
     let Answered { result, spent, .. } = context.tei_embed(&asked, ask).await?;
     Ok(with_times(spent, json(StatusCode::OK, &result)))
@@ -72,13 +72,8 @@ pub(super) async fn embed_all<E: Inference>(
     Message(message): Message<EmbedAllMessage>,
 ) -> Result<Response, TeiProblem> {
     let (asked, message) = (asked?, message?);
-    let left = message.truncation_direction == Direction::Left;
-    let written = ask::Written {
-        inputs: message.inputs.0,
-        field: "inputs",
-        cut: Cut { truncate: message.truncate, left },
-        prompt_name: message.prompt_name.unwrap_or_default(),
-    };
+    let cut = Cut { truncate: message.truncate, left: message.truncation_direction == Direction::Left };
+    let written = written(message.inputs, cut, message.prompt_name);
     let Answered { result, spent, .. } = context.tei_embed_all(&asked, written).await?;
     let values: usize = result.iter().flatten().map(Vec::len).sum();
     let written = aside(values > VALUES_IN_PASSING, move || json(StatusCode::OK, &result)).await?;

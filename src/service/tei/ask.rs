@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::cut::Cut;
 use crate::config::Task;
 use crate::engine::Definition;
 use crate::model::{ModelCard, Wanted};
@@ -14,7 +15,7 @@ use crate::service::request::{self, Encoding, Inquiry, Rows, Served};
 use crate::service::results::{self, Finish};
 use crate::service::spans::{Characters, Span};
 use crate::service::tasks::{Labelled, Labelling, Scores};
-use crate::tokenize::{Piece, TextRow, Truncate};
+use crate::tokenize::{Piece, TextRow};
 use crate::units::Bytes;
 
 /// Whose answer is wanted, and by when.
@@ -127,27 +128,6 @@ pub(crate) struct Facts {
     pub(crate) batch_tokens_max: u32,
     pub(crate) request_rows_max: u32,
     pub(crate) tokenization_workers: u32,
-}
-
-/// What a client says of a text that is too long.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cut {
-    /// Whether it may be cut; `None`: nothing is said.
-    pub(crate) truncate: Option<bool>,
-    /// Whether its beginning goes.
-    pub(crate) left: bool,
-}
-
-impl Cut {
-    /// What becomes of it. Where nothing is said the model's configuration does.
-    fn of(self, card: &ModelCard) -> Truncate {
-        match (self.truncate, card.truncate) {
-            (Some(false), _) | (None, Truncate::No) => Truncate::No,
-            (None, kept) if !self.left => kept,
-            _ if self.left => Truncate::Start,
-            _ => Truncate::End,
-        }
-    }
 }
 
 fn single_texts(rows: Vec<TextRow>) -> Result<Vec<String>, Problem> {

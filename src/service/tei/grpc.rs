@@ -6,7 +6,8 @@ use prost::Message;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::ask::{self, Answered, Asked, Cut, Inputs, Prediction, Spent};
+use super::ask::{self, Answered, Asked, Inputs, Prediction, Spent};
+use super::cut::Cut;
 use crate::config::Task;
 use crate::service::call::Arrival;
 use crate::service::context::Context;
@@ -120,17 +121,18 @@ impl<E: Inference> Info for Tei<E> {
     }
 }
 
+fn written(text: String, cut: Cut, prompt_name: Option<String>) -> ask::Written {
+    let prompt_name = prompt_name.unwrap_or_default();
+    ask::Written { inputs: Inputs::Texts(vec![text]), field: "inputs", cut, prompt_name }
+}
+
 async fn embed<E: Inference>(
     context: Arc<Context<E>>,
     asked: Asked,
     message: wire::EmbedRequest,
 ) -> Result<wire::EmbedResponse, Problem> {
-    let written = ask::Written {
-        inputs: Inputs::Texts(vec![message.inputs]),
-        field: "inputs",
-        cut: cut(message.truncate, message.truncation_direction)?,
-        prompt_name: message.prompt_name.unwrap_or_default(),
-    };
+    let cut = cut(message.truncate, message.truncation_direction)?;
+    let written = written(message.inputs, cut, message.prompt_name);
     let ask = ask::Embed { written, normalize: message.normalize, dimensions: message.dimensions };
     let Answered { result, spent, .. } = context.tei_embed(&asked, ask).await?;
     Ok(wire::EmbedResponse { embeddings: result.into_iter().flatten().collect(), metadata: metadata(spent) })
@@ -142,12 +144,8 @@ async fn embed_all<E: Inference>(
     asked: Asked,
     message: wire::EmbedAllRequest,
 ) -> Result<wire::EmbedAllResponse, Problem> {
-    let written = ask::Written {
-        inputs: Inputs::Texts(vec![message.inputs]),
-        field: "inputs",
-        cut: cut(message.truncate, message.truncation_direction)?,
-        prompt_name: message.prompt_name.unwrap_or_default(),
-    };
+    let cut = cut(message.truncate, message.truncation_direction)?;
+    let written = written(message.inputs, cut, message.prompt_name);
     let Answered { result, spent, .. } = context.tei_embed_all(&asked, written).await?;
     let message = |embeddings: Vec<f32>| wire::TokenEmbedding { embeddings };
     let token_embeddings = result.into_iter().flatten().map(message).collect();

@@ -1,6 +1,7 @@
 //! The interface of text-embeddings-inference: over gRPC here, over HTTP in `http`. What both ask is `ask`.
 
 pub(crate) mod ask;
+pub(crate) mod cut;
 mod grpc;
 mod tokens;
 
