@@ -29,8 +29,8 @@ static KERNELS: [(&str, &[u8]); 9] =
 pub(crate) struct Operations {
     pub(super) stream: Arc<CudaStream>,
     pub(super) gemm: Gemm,
-    /// All that can multiply codes on this card, and what does.
-    pub(crate) eight_bit: &'static [EightBitProducts],
+    /// What may multiply codes of 8 bits: all that this card has, or the one that is named.
+    pub(crate) eight_bit: Vec<EightBitProducts>,
     pub(crate) eight_bit_chosen: EightBitProducts,
     /// Where results go on the host.
     pub(super) pages: Pages,
@@ -75,12 +75,13 @@ impl Operations {
             (9, 0) => Some(Hopper::new(product, &stream)?),
             _ => None,
         };
-        let eight_bit = EightBitProducts::of(capability);
+        let possible = EightBitProducts::of(capability);
         let named = std::env::var(EightBitProducts::VARIABLE).ok();
+        let chosen = EightBitProducts::chosen(possible, named.as_deref())?;
         let operations = Operations {
             gemm: Gemm::new(scratch.0, scratch.1, hopper)?,
-            eight_bit,
-            eight_bit_chosen: EightBitProducts::chosen(eight_bit, named.as_deref())?,
+            eight_bit: if named.is_some() { vec![chosen] } else { possible.to_vec() },
+            eight_bit_chosen: chosen,
             pages: Pages::default(),
             f16: Functions::load(&modules, "f16", capability)?,
             bf16: Functions::load(&modules, "bf16", capability)?,
