@@ -81,23 +81,69 @@ fn safetensors_headers() {
 }
 
 #[test]
-fn weights_that_end_early_or_hold_no_numbers() {
+fn weights_that_end_early() {
     let cut = |folder: &Path| {
         let path = folder.join("model.safetensors");
         let bytes = std::fs::read(&path).unwrap();
         std::fs::write(path, &bytes[..bytes.len() - 1]).unwrap();
     };
     refused(cut, &["model.safetensors", "inside the file's"]);
-    let nan = |folder: &Path| {
-        let path = folder.join("model.safetensors");
-        let mut bytes = std::fs::read(&path).unwrap();
-        let end = bytes.len();
-        bytes[end - 2..].copy_from_slice(&0x7e00u16.to_le_bytes());
-        // The last tensor of the file is the pooler's, which an embedder leaves out: spoil one that is read.
-        bytes[end - 80_000..end - 79_998].copy_from_slice(&0x7e00u16.to_le_bytes());
-        std::fs::write(path, &bytes).unwrap();
-    };
-    refused(nan, &["NaN", "finite"]);
+}
+
+/// Changes one value of a tensor in a folder to these bits; where `encoding` is given, all tensors are said to be in it.
+fn set(folder: &Path, tensor: &str, at: usize, bits: u16, encoding: Option<&str>) {
+    let path = folder.join("model.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let begin = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let mut header: serde_json::Value = serde_json::from_slice(&bytes[8..begin]).unwrap();
+    let mut data = bytes[begin..].to_vec();
+    let place = header[tensor]["data_offsets"][0].as_u64().unwrap() as usize + 2 * at;
+    data[place..place + 2].copy_from_slice(&bits.to_le_bytes());
+    for tensor in header.as_object_mut().unwrap().values_mut().filter(|tensor| tensor.get("dtype").is_some()) {
+        tensor["dtype"] = encoding.unwrap_or("F16").into();
+    }
+    let header = header.to_string();
+    std::fs::write(path, [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat()).unwrap();
+}
+
+#[test]
+fn weights_that_are_no_numbers() {
+    let tensors = [
+        ("embeddings.word_embeddings.weight", 192 * 8192 - 1),
+        ("encoder.layer.1.intermediate.dense.weight", 77),
+        ("encoder.layer.1.attention.self.key.weight", 0),
+        ("encoder.layer.0.attention.output.LayerNorm.bias", 191),
+    ];
+    for (tensor, at) in tensors {
+        // Of each encoding: not a number, and both infinities.
+        for (encoding, bits) in [("F16", [0x7e00, 0x7c00, 0xfc00]), ("BF16", [0x7fc0, 0x7f80, 0xff80])] {
+            for (bits, found) in bits.into_iter().zip(["NaN", "inf", "-inf"]) {
+                for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Q8, Dtype::Int8] {
+                    let folder = good();
+                    set(folder.path(), tensor, at, bits, Some(encoding));
+                    let error = load(folder.path(), dtype).expect_err("what is no number loads").to_string();
+                    let expected = format!("'{tensor}': found {found}; allowed: finite values");
+                    assert!(error.contains(&expected), "{encoding} as {dtype}: {error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn weights_that_a_dtype_cannot_hold() {
+    // 1e10 in bf16.
+    for (tensor, dtype) in [
+        ("encoder.layer.1.intermediate.dense.weight", Dtype::F16),
+        ("encoder.layer.1.intermediate.dense.weight", Dtype::Int8),
+        ("embeddings.word_embeddings.weight", Dtype::F16),
+    ] {
+        let folder = good();
+        set(folder.path(), tensor, 5, 0x5015, Some("BF16"));
+        let error = load(folder.path(), dtype).expect_err("what it cannot hold loads").to_string();
+        assert!(error.contains("cannot hold") && error.contains(tensor), "{error}");
+        assert_eq!(load(folder.path(), Dtype::Bf16), Ok(()));
+    }
 }
 
 #[test]

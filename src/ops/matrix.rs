@@ -188,6 +188,10 @@ impl View<'_> {
     }
 }
 
+/// The bits of exponents, all of which are set in what is not finite.
+const F16_EXPONENT: u16 = 0x7c00;
+const BF16_EXPONENT: u16 = 0x7f80;
+
 /// Why a value cannot be held in the form that the configuration asks for.
 pub(crate) struct Unrepresentable {
     pub(crate) found: String,
@@ -245,6 +249,8 @@ impl MatrixBuilder {
             allowed: "dtype bf16 or f32 for this model",
         };
         let largest = || values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
+        // Many at once, where the largest takes one after the other.
+        let exceeds = || values.iter().fold(false, |any, value| any | (value.abs() > f16::MAX.to_f32()));
         match &mut self.data {
             Growing::F32(data) => data.extend_from_slice(values),
             Growing::Bf16(data) => data.extend(values.iter().map(|value| bf16::from_f32(*value))),
@@ -252,7 +258,7 @@ impl MatrixBuilder {
                 let from = data.len();
                 data.resize(from + values.len(), f16::ZERO);
                 data[from..].convert_from_f32_slice(values);
-                if largest() > f16::MAX.to_f32() {
+                if exceeds() {
                     return Err(too_large(largest()));
                 }
             }
@@ -263,7 +269,7 @@ impl MatrixBuilder {
             }
             Growing::Codes { form, codes, scales, row } => {
                 // The codes could say more; the products, which are f16, could not.
-                if largest() > f16::MAX.to_f32() {
+                if exceeds() {
                     return Err(too_large(largest()));
                 }
                 let mut rest = values;
@@ -279,6 +285,24 @@ impl MatrixBuilder {
             }
         }
         Ok(())
+    }
+
+    /// Appends values as they are stored, two bytes each, to a matrix in the same form: f16 or bf16.
+    ///
+    /// # Errors
+    /// The first value that is not finite; what comes of the matrix then is nobody's business.
+    pub(crate) fn push_halves(&mut self, stored: &[u8]) -> std::result::Result<(), f32> {
+        let bits = || stored.chunks_exact(2).map(|half| u16::from_le_bytes([half[0], half[1]]));
+        // Without an end before the last, so that many are looked at at once.
+        let are_finite = |exponent: u16| bits().fold(true, |all, bits| all & (bits & exponent != exponent));
+        let value = match &mut self.data {
+            Growing::F16(data) if are_finite(F16_EXPONENT) => return Ok(data.extend(bits().map(f16::from_bits))),
+            Growing::Bf16(data) if are_finite(BF16_EXPONENT) => return Ok(data.extend(bits().map(bf16::from_bits))),
+            Growing::F16(_) => bits().map(|bits| f16::from_bits(bits).to_f32()).find(|value| !value.is_finite()),
+            Growing::Bf16(_) => bits().map(|bits| bf16::from_bits(bits).to_f32()).find(|value| !value.is_finite()),
+            _ => unreachable!("only called for f16 and bf16"),
+        };
+        value.map_or(Ok(()), Err)
     }
 
     /// Appends ready blocks to a matrix in q8_0.

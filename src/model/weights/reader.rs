@@ -132,6 +132,17 @@ impl Reader<'_> {
                     .map_err(|error| ModelError::unreadable(self.weights.place(name), error))?;
                 continue;
             }
+            if let (Encoding::F16, Dtype::F16) | (Encoding::Bf16, Dtype::Bf16) = (stored.encoding, dtype) {
+                let mut result = Ok(());
+                self.raw_pieces(stored, elements, |bytes, _| {
+                    if result.is_ok() {
+                        result = builder.push_halves(bytes);
+                    }
+                })
+                .map_err(|error| ModelError::unreadable(self.weights.place(name), error))?;
+                result.map_err(|value| self.not_finite(name, value))?;
+                continue;
+            }
             self.pieces(name, stored, elements, |piece| {
                 builder
                     .push(piece)
@@ -162,14 +173,19 @@ impl Reader<'_> {
             let values = &mut values[..count];
             decode(stored.encoding, bytes, values);
             if result.is_ok() {
-                result = match values.iter().find(|value| !value.is_finite()) {
-                    Some(value) => Err(ModelError::invalid(self.weights.place(name), value, "finite values")),
-                    None => sink(values),
+                // Many at once, where looking for the first takes one after the other.
+                result = match values.iter().fold(true, |all, value| all & value.is_finite()) {
+                    true => sink(values),
+                    false => Err(self.not_finite(name, *values.iter().find(|v| !v.is_finite()).unwrap_or(&f32::NAN))),
                 };
             }
         })
         .map_err(|error| ModelError::unreadable(self.weights.place(name), error))?;
         result
+    }
+
+    fn not_finite(&self, name: &str, value: f32) -> ModelError {
+        ModelError::invalid(self.weights.place(name), value, "finite values")
     }
 
     fn raw_pieces(
