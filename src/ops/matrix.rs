@@ -296,8 +296,14 @@ impl MatrixBuilder {
         // Without an end before the last, so that many are looked at at once.
         let are_finite = |exponent: u16| bits().fold(true, |all, bits| all & (bits & exponent != exponent));
         let value = match &mut self.data {
-            Growing::F16(data) if are_finite(F16_EXPONENT) => return Ok(data.extend(bits().map(f16::from_bits))),
-            Growing::Bf16(data) if are_finite(BF16_EXPONENT) => return Ok(data.extend(bits().map(bf16::from_bits))),
+            Growing::F16(data) if are_finite(F16_EXPONENT) => {
+                data.extend(bits().map(f16::from_bits));
+                None
+            }
+            Growing::Bf16(data) if are_finite(BF16_EXPONENT) => {
+                data.extend(bits().map(bf16::from_bits));
+                None
+            }
             Growing::F16(_) => bits().map(|bits| f16::from_bits(bits).to_f32()).find(|value| !value.is_finite()),
             Growing::Bf16(_) => bits().map(|bits| bf16::from_bits(bits).to_f32()).find(|value| !value.is_finite()),
             _ => unreachable!("only called for f16 and bf16"),
