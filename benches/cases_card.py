@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 
-from serving import HERE, MIB, PLIMSOLL, Card, Server
+from serving import HERE, MIB, PLIMSOLL, Card, Server, planned
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--plimsoll", default=PLIMSOLL)
@@ -88,12 +88,9 @@ class Stage:
         return Server(args.plimsoll, os.path.join(self.work, case + ".log"), options, environment)
 
     def workspace(self, name):
-        """Least and best workspace of a model by its profile: of one longest row, and where more gains nothing."""
+        """Workspace of one longest row of a model, by its profile."""
         plan = self.plimsoll("plan", "--models", self.models, "--profile-dir", self.profiles)
-        line = next(line for line in plan.splitlines() if line.startswith(name + " "))
-        units = {"B": 1, "KiB": 1 << 10, "MiB": MIB, "GiB": 1 << 30}
-        sizes = [int(float(number) * units[unit]) for number, unit in re.findall(r"([\d.]+) (B|KiB|MiB|GiB)\b", line)]
-        return sizes[1], sizes[2]
+        return planned(plan, name)[1]
 
     def alone(self, name):
         """What the card has given out for a model that has served: its weights, and `rest`, which is all else but workspace."""
@@ -126,17 +123,8 @@ def apart(one, other):
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
-def steps_by(server, model, reason=None):
-    wanted = [f'model="{model}"'] + ([f'reason="{reason}"'] if reason else [])
-    found = server.metrics().items()
-    return sum(value for series, value in found if series.startswith("plimsoll_steps_total{") and all(part in series for part in wanted))
-
-
-def of_model(server, metric, model):
-    return server.metrics().get(f'plimsoll_{metric}{{model="{model}"}}', 0)
-
-
 def counted(server, metric, **labels):
+    """Sum of the series of a metric that have these labels."""
     wanted = [f'{key}="{value}"' for key, value in labels.items()]
     found = server.metrics().items()
     return int(sum(value for series, value in found if series.startswith(f"plimsoll_{metric}{{") and all(part in series for part in wanted)))
@@ -156,7 +144,7 @@ def clients(stage):
         server.wait_ready()
         report = server.bench(LARGE, *load)
         total, largest = report["total"], report["models"][0]["steps"]["true_peak_bytes_max"]
-        by_memory = steps_by(server, LARGE, "memory") / steps_by(server, LARGE)
+        by_memory = counted(server, "steps_total", model=LARGE, reason="memory") / counted(server, "steps_total", model=LARGE)
         refused = counted(server, "steps_failed_total", model=LARGE)
     yield f"failed of {total['calls']} calls, {total['checked']} of them compared", f"{total['failed']}", total["failed"] == 0
     yield "steps bounded by memory", f"{by_memory:.0%}", by_memory > 0.5
@@ -165,7 +153,7 @@ def clients(stage):
 
 
 def neighbour(stage):
-    model, (least, best) = LARGE, stage.workspace(LARGE)
+    model, least = LARGE, stage.workspace(LARGE)
     alone = stage.alone(model)
     needed = alone["rest"] + alone["weights"]
     repository = stage.repository("neighbour", {model: (model, ['load = "startup"'])})
@@ -203,7 +191,7 @@ def neighbour(stage):
 def served_beside(server, model, load):
     """What came of a load, its largest step, and the rows of the longest length that fit a step."""
     report = server.bench(model, *load)
-    return report["total"], report["models"][0]["steps"]["true_peak_bytes_max"], of_model(server, "model_batch_max_rows", model)
+    return report["total"], report["models"][0]["steps"]["true_peak_bytes_max"], counted(server, "model_batch_max_rows", model=model)
 
 
 def reload(stage):

@@ -37,7 +37,7 @@ import tempfile
 import threading
 import time
 
-from serving import HERE, MIB, PLIMSOLL, Card, Server, parts
+from serving import HERE, MIB, PLIMSOLL, Card, Server, parts, planned
 
 ALLOCATOR_CONSTANT = 150 * MIB
 MEMORY_REASON_MIN = 0.30
@@ -46,7 +46,6 @@ USED_MIN = 0.90
 REASONS = ("memory", "latency", "knee", "queue", "limit")
 # Seconds that both benches may take to ask for their undisturbed answers and to fill the queues.
 FILLING_MAX = 150
-UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--plimsoll", default=PLIMSOLL)
@@ -148,14 +147,6 @@ def plimsoll(*arguments):
     if done.returncode != 0:
         sys.exit(f"plimsoll {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}")
     return done.stdout
-
-
-def planned(plan, name):
-    """Weights, the workspace of one longest row and that of the best batch, from a line of the plan's table; None while
-    the model is not measured."""
-    line = next(line for line in plan.splitlines() if line.startswith(name + " "))
-    sizes = [int(float(number) * UNITS[unit]) for number, unit in re.findall(r"([\d.]+) (B|KiB|MiB|GiB)\b", line)]
-    return sizes if len(sizes) == 3 else None
 
 
 def largest_step(folder, name):

@@ -17,6 +17,7 @@ import urllib.request
 HERE = os.path.dirname(os.path.abspath(__file__))
 PLIMSOLL = os.path.join(HERE, "..", "target", "release", "plimsoll")
 MIB = 1 << 20
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
 def free_port():
@@ -147,6 +148,14 @@ class Server:
 def parts(metrics):
     return {part.group(1): value for series, value in metrics.items()
             if series.startswith("plimsoll_device_") and (part := re.search(r'part="(\w+)"', series))}
+
+
+def planned(plan, name):
+    """Weights, the workspace of one longest row and that of the best batch, from a line of the plan's table; None while
+    the model is not measured."""
+    line = next(line for line in plan.splitlines() if line.startswith(name + " "))
+    sizes = [int(float(number) * UNITS[unit]) for number, unit in re.findall(r"([\d.]+) (B|KiB|MiB|GiB)\b", line)]
+    return sizes if len(sizes) == 3 else None
 
 
 class Card:

@@ -293,22 +293,23 @@ impl MatrixBuilder {
     /// The first value that is not finite; what comes of the matrix then is nobody's business.
     pub(crate) fn push_halves(&mut self, stored: &[u8]) -> std::result::Result<(), f32> {
         let bits = || stored.chunks_exact(2).map(|half| u16::from_le_bytes([half[0], half[1]]));
-        // Without an end before the last, so that many are looked at at once.
-        let are_finite = |exponent: u16| bits().fold(true, |all, bits| all & (bits & exponent != exponent));
-        let value = match &mut self.data {
-            Growing::F16(data) if are_finite(F16_EXPONENT) => {
-                data.extend(bits().map(f16::from_bits));
-                None
-            }
-            Growing::Bf16(data) if are_finite(BF16_EXPONENT) => {
-                data.extend(bits().map(bf16::from_bits));
-                None
-            }
-            Growing::F16(_) => bits().map(|bits| f16::from_bits(bits).to_f32()).find(|value| !value.is_finite()),
-            Growing::Bf16(_) => bits().map(|bits| bf16::from_bits(bits).to_f32()).find(|value| !value.is_finite()),
-            _ => unreachable!("only called for f16 and bf16"),
+        let no_number = |exponent: u16| {
+            // Without an end before the last, so that many are looked at at once.
+            let are_finite = bits().fold(true, |all, bits| all & (bits & exponent != exponent));
+            if are_finite { None } else { bits().find(|bits| bits & exponent == exponent) }
         };
-        value.map_or(Ok(()), Err)
+        match &mut self.data {
+            Growing::F16(data) => match no_number(F16_EXPONENT) {
+                Some(bits) => return Err(f16::from_bits(bits).to_f32()),
+                None => data.extend(bits().map(f16::from_bits)),
+            },
+            Growing::Bf16(data) => match no_number(BF16_EXPONENT) {
+                Some(bits) => return Err(bf16::from_bits(bits).to_f32()),
+                None => data.extend(bits().map(bf16::from_bits)),
+            },
+            _ => unreachable!("only called for f16 and bf16"),
+        }
+        Ok(())
     }
 
     /// Appends ready blocks to a matrix in q8_0.

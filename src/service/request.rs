@@ -56,8 +56,6 @@ impl Rows {
 #[derive(Clone, Debug)]
 pub(crate) struct Inquiry {
     pub(crate) rows: Rows,
-    /// Of every row.
-    pub(crate) wanted: Wanted,
     pub(crate) priority: Priority,
     pub(crate) arrival: Arrival,
     /// The call's deadline, or the request's own if that is earlier.
@@ -85,7 +83,12 @@ impl Served {
 impl<E: Inference> Context<E> {
     /// Tokenizes and runs a request.
     pub(crate) async fn run(&self, target: &Target, inquiry: Inquiry) -> Result<Served, Problem> {
-        let Inquiry { rows, wanted, priority, arrival, deadline } = inquiry;
+        self.run_for(Wanted::Usual, target, inquiry).await
+    }
+
+    /// The same for this of every row.
+    pub(crate) async fn run_for(&self, wanted: Wanted, target: &Target, inquiry: Inquiry) -> Result<Served, Problem> {
+        let Inquiry { rows, priority, arrival, deadline } = inquiry;
         let name = &target.definition.card.name;
         let late = |_| {
             let waited = arrival.at.elapsed().into();

@@ -124,7 +124,7 @@ impl<E: Inference> Context<E> {
         target: &Target,
         inquiry: Inquiry,
     ) -> Result<(Vec<Vec<Vec<f32>>>, Served), Problem> {
-        let mut served = self.run(target, Inquiry { wanted: Wanted::States, ..inquiry }).await?;
+        let mut served = self.run_for(Wanted::States, target, inquiry).await?;
         let finishing = Instant::now();
         let (rows, width) = (mem::take(&mut served.answer.rows), target.definition.card.dimensions as usize);
         let values: usize = rows.iter().map(Vec::len).sum();

@@ -18,9 +18,7 @@ use tokenizers::{Model, ModelWrapper, NormalizerWrapper, PreTokenizerWrapper, Re
 #[derive(Debug)]
 pub(super) struct WholeWords {
     lowercase: bool,
-    pieces: HashMap<Box<[u8]>, u32>,
-    /// Bytes of the longest of them.
-    longest: usize,
+    pieces: HashMap<String, u32>,
     /// What is found in a text before anything is done with it, such as `[SEP]`.
     added: Vec<String>,
     /// Whether a byte begins one of those.
@@ -46,14 +44,8 @@ impl WholeWords {
             let whole = bytes.len() == 1 || !bytes.iter().any(u8::is_ascii_punctuation);
             is_plain(bytes) && whole && bytes.len() <= model.max_input_chars_per_word
         };
-        let pieces: HashMap<Box<[u8]>, u32> = model
-            .get_vocab()
-            .into_iter()
-            .filter(|(piece, _)| is_word(piece))
-            .map(|(piece, id)| (piece.into_bytes().into_boxed_slice(), id))
-            .collect();
-        let longest = pieces.keys().map(|piece| piece.len()).max()?;
-        Some(WholeWords { lowercase: normalizer.lowercase, pieces, longest, added, begins_added })
+        let pieces = model.get_vocab().into_iter().filter(|(piece, _)| is_word(piece)).collect();
+        Some(WholeWords { lowercase: normalizer.lowercase, pieces, added, begins_added })
     }
 
     /// The ids of a text without special tokens around it.
@@ -66,7 +58,7 @@ impl WholeWords {
         }
         // A guess: English has some five letters a word.
         let mut ids = Vec::with_capacity(text.len() / 4);
-        let mut word = Vec::with_capacity(self.longest);
+        let mut word = String::new();
         for stretch in text.split([' ', '\t', '\n', '\r']) {
             if is_plain(stretch.as_bytes()) {
                 self.split(tokenizer, stretch, &mut word, &mut ids)?;
@@ -84,7 +76,7 @@ impl WholeWords {
     }
 
     /// Adds the ids of a stretch of letters, digits and punctuation, of which each mark is a word. `word` is room to work in.
-    fn split(&self, tokenizer: &Tokenizer, stretch: &str, word: &mut Vec<u8>, ids: &mut Vec<u32>) -> Result<()> {
+    fn split(&self, tokenizer: &Tokenizer, stretch: &str, word: &mut String, ids: &mut Vec<u32>) -> Result<()> {
         let mut rest = stretch;
         while let Some(first) = rest.bytes().next() {
             let end = match first.is_ascii_punctuation() {
@@ -93,22 +85,15 @@ impl WholeWords {
             };
             let (found, behind) = rest.split_at(end);
             rest = behind;
-            if found.len() <= self.longest {
-                word.clear();
-                word.extend_from_slice(found.as_bytes());
-                if self.lowercase {
-                    word.make_ascii_lowercase();
-                }
-                if let Some(id) = self.pieces.get(word.as_slice()) {
-                    ids.push(*id);
-                    continue;
-                }
+            word.clear();
+            word.push_str(found);
+            if self.lowercase {
+                word.make_ascii_lowercase();
             }
-            let pieces = match self.lowercase {
-                true => tokenizer.get_model().tokenize(&found.to_ascii_lowercase())?,
-                false => tokenizer.get_model().tokenize(found)?,
-            };
-            ids.extend(pieces.iter().map(|piece| piece.id));
+            match self.pieces.get(word) {
+                Some(id) => ids.push(*id),
+                None => ids.extend(tokenizer.get_model().tokenize(word)?.iter().map(|piece| piece.id)),
+            }
         }
         Ok(())
     }

@@ -251,23 +251,21 @@ impl Encoder {
         wanted: &[Wanted],
         rest: &Rest,
     ) -> Result<Output> {
-        let places: Vec<Option<(usize, usize)>> =
-            rows.iter().zip(wanted).map(|(place, wanted)| (*wanted == Wanted::States).then_some(place)).collect();
+        let is_states: Vec<bool> = wanted.iter().map(|wanted| *wanted == Wanted::States).collect();
+        let places: Vec<_> = rows.iter().zip(&is_states).filter(|(_, is)| **is).map(|(place, _)| place).collect();
         let states: Rc<dyn Later> = match rest {
             #[cfg(feature = "cuda")]
             Rest::Card(OnCard { operations, .. }) => {
-                let places: Vec<_> = places.iter().flatten().copied().collect();
                 Rc::new(OnItsWay(card::fetch_states(operations, hidden, &places)?))
             }
             Rest::None => {
-                let kept = KeptStates { hidden: hidden.clone(), places: places.iter().flatten().copied().collect() };
+                let kept = KeptStates { hidden: hidden.clone(), places };
                 match self.device.is_cpu() {
                     true => Rc::new(kept),
                     false => Rc::new(Here(kept.copied()?)),
                 }
             }
         };
-        let is_states = places.iter().map(Option::is_some).collect();
         Ok(Output::Later(Rc::new(Mixed { usual, states, is_states })))
     }
 

@@ -245,7 +245,7 @@ impl CardMemory {
         match &self.codes {
             None => card::linear(operations, x, weight, bias, epilogue, y),
             Some(codes) => {
-                card::linear_eight_bit(operations, operations.eight_bit_chosen, codes, weight, bias, epilogue, y)
+                card::linear_eight_bit(operations, operations.eight_bit[0], codes, weight, bias, epilogue, y)
             }
         }
     }

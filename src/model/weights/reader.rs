@@ -126,28 +126,23 @@ impl Reader<'_> {
         for name in names.iter().map(AsRef::as_ref) {
             let stored = self.expect(name, &[part.of * rows, columns], part, rows * columns)?;
             let elements = part.elements(rows * columns);
-            if stored.encoding == Encoding::Q8 && dtype == Dtype::Q8 {
+            match (stored.encoding, dtype) {
                 // The blocks are what the matrix holds: quantizing again would lose a little more.
-                self.raw_pieces(stored, elements, |bytes, _| builder.push_blocks(bytes))
-                    .map_err(|error| ModelError::unreadable(self.weights.place(name), error))?;
-                continue;
+                (Encoding::Q8, Dtype::Q8) => self.raw_pieces(name, stored, elements, |bytes, _| {
+                    builder.push_blocks(bytes);
+                    Ok(())
+                })?,
+                (Encoding::F16, Dtype::F16) | (Encoding::Bf16, Dtype::Bf16) => {
+                    self.raw_pieces(name, stored, elements, |bytes, _| {
+                        builder.push_halves(bytes).map_err(|value| self.not_finite(name, value))
+                    })?;
+                }
+                _ => self.pieces(name, stored, elements, |piece| {
+                    builder
+                        .push(piece)
+                        .map_err(|error| ModelError::invalid(self.weights.place(name), error.found, error.allowed))
+                })?,
             }
-            if let (Encoding::F16, Dtype::F16) | (Encoding::Bf16, Dtype::Bf16) = (stored.encoding, dtype) {
-                let mut result = Ok(());
-                self.raw_pieces(stored, elements, |bytes, _| {
-                    if result.is_ok() {
-                        result = builder.push_halves(bytes);
-                    }
-                })
-                .map_err(|error| ModelError::unreadable(self.weights.place(name), error))?;
-                result.map_err(|value| self.not_finite(name, value))?;
-                continue;
-            }
-            self.pieces(name, stored, elements, |piece| {
-                builder
-                    .push(piece)
-                    .map_err(|error| ModelError::invalid(self.weights.place(name), error.found, error.allowed))
-            })?;
         }
         self.finish(builder)
     }
@@ -168,32 +163,29 @@ impl Reader<'_> {
         mut sink: impl FnMut(&[f32]) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
         let mut values = vec![0f32; elements.len().min(PIECE_BYTES / 2)];
-        let mut result = Ok(());
-        self.raw_pieces(stored, elements, |bytes, count| {
+        self.raw_pieces(name, stored, elements, |bytes, count| {
             let values = &mut values[..count];
             decode(stored.encoding, bytes, values);
-            if result.is_ok() {
-                // Many at once, where looking for the first takes one after the other.
-                result = match values.iter().fold(true, |all, value| all & value.is_finite()) {
-                    true => sink(values),
-                    false => Err(self.not_finite(name, *values.iter().find(|v| !v.is_finite()).unwrap_or(&f32::NAN))),
-                };
+            // Many at once, where looking for the first takes one after the other.
+            match values.iter().fold(true, |all, value| all & value.is_finite()) {
+                true => sink(values),
+                false => Err(self.not_finite(name, *values.iter().find(|v| !v.is_finite()).unwrap_or(&f32::NAN))),
             }
         })
-        .map_err(|error| ModelError::unreadable(self.weights.place(name), error))?;
-        result
     }
 
     fn not_finite(&self, name: &str, value: f32) -> ModelError {
         ModelError::invalid(self.weights.place(name), value, "finite values")
     }
 
+    /// The same as they are stored, with the number of values of each piece.
     fn raw_pieces(
         &self,
+        name: &str,
         stored: &Stored,
         elements: Range<usize>,
-        mut sink: impl FnMut(&[u8], usize),
-    ) -> Result<(), std::io::Error> {
+        mut sink: impl FnMut(&[u8], usize) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
         let source = self.weights.source(stored);
         let bytes_of = |elements: usize| {
             let bytes = stored.encoding.bytes(elements as u64);
@@ -206,8 +198,8 @@ impl Reader<'_> {
         while done < elements.len() {
             let count = step.min(elements.len() - done);
             let bytes = &mut buffer[..bytes_of(count)];
-            source.read_at(bytes, offset)?;
-            sink(bytes, count);
+            source.read_at(bytes, offset).map_err(|error| ModelError::unreadable(self.weights.place(name), error))?;
+            sink(bytes, count)?;
             done += count;
             offset += bytes.len() as u64;
         }

@@ -30,8 +30,8 @@ pub(crate) struct Operations {
     pub(super) stream: Arc<CudaStream>,
     pub(super) gemm: Gemm,
     /// What may multiply codes of 8 bits: all that this card has, or the one that is named.
+    /// The first is what does.
     pub(crate) eight_bit: Vec<EightBitProducts>,
-    pub(crate) eight_bit_chosen: EightBitProducts,
     /// Where results go on the host.
     pub(super) pages: Pages,
     f16: Functions,
@@ -81,7 +81,6 @@ impl Operations {
         let operations = Operations {
             gemm: Gemm::new(scratch.0, scratch.1, hopper)?,
             eight_bit: if named.is_some() { vec![chosen] } else { possible.to_vec() },
-            eight_bit_chosen: chosen,
             pages: Pages::default(),
             f16: Functions::load(&modules, "f16", capability)?,
             bf16: Functions::load(&modules, "bf16", capability)?,

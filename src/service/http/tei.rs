@@ -36,6 +36,10 @@ pub(super) async fn embed<E: Inference>(
     Ok(answer_embed(&context, asked?, message?).await?)
 }
 
+fn cut(truncate: Option<bool>, direction: Direction) -> Cut {
+    Cut { truncate, left: direction == Direction::Left }
+}
+
 fn written(inputs: WrittenInputs, cut: Cut, prompt_name: Option<String>) -> ask::Written {
     ask::Written { inputs: inputs.0, field: "inputs", cut, prompt_name: prompt_name.unwrap_or_default() }
 }
@@ -45,7 +49,7 @@ async fn answer_embed<E: Inference>(
     asked: Asked,
     message: EmbedMessage,
 ) -> Result<Response, Problem> {
-    let cut = Cut { truncate: message.truncate, left: message.truncation_direction == Direction::Left };
+    let cut = cut(message.truncate, message.truncation_direction);
     let written = written(message.inputs, cut, message.prompt_name);
     let ask = ask::Embed { written, normalize: message.normalize, dimensions: message.dimensions };
     let Answered { result, spent, .. } = context.tei_embed(&asked, ask).await?;
@@ -72,7 +76,7 @@ pub(super) async fn embed_all<E: Inference>(
     Message(message): Message<EmbedAllMessage>,
 ) -> Result<Response, TeiProblem> {
     let (asked, message) = (asked?, message?);
-    let cut = Cut { truncate: message.truncate, left: message.truncation_direction == Direction::Left };
+    let cut = cut(message.truncate, message.truncation_direction);
     let written = written(message.inputs, cut, message.prompt_name);
     let Answered { result, spent, .. } = context.tei_embed_all(&asked, written).await?;
     let values: usize = result.iter().flatten().map(Vec::len).sum();
@@ -102,8 +106,7 @@ async fn answer_predict<E: Inference>(
         WrittenRows::One(row) => (vec![row], true),
         WrittenRows::Several(rows) => (rows, false),
     };
-    let left = message.truncation_direction == Direction::Left;
-    let cut = Cut { truncate: message.truncate, left };
+    let cut = cut(message.truncate, message.truncation_direction);
     let (scores, parameters) = (Scores::raw(message.raw_scores), message.parameters.unwrap_or_default());
     let (task, asked) = context.tei_predictor(asked)?;
     if task == Task::TokenClassify {
@@ -173,11 +176,10 @@ async fn answer_rerank<E: Inference>(
     asked: Asked,
     message: RerankMessage,
 ) -> Result<Response, Problem> {
-    let left = message.truncation_direction == Direction::Left;
     let ask = ask::Rerank {
         query: message.query,
         texts: message.texts.0,
-        cut: Cut { truncate: message.truncate, left },
+        cut: cut(message.truncate, message.truncation_direction),
         scores: Scores::raw(message.raw_scores),
         return_text: message.return_text,
     };

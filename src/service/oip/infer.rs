@@ -8,7 +8,6 @@ use prost::bytes::Bytes as Blob;
 use super::inputs;
 use super::outputs::{Answered, Outputs};
 use super::parameters::Parameters;
-use crate::model::Wanted;
 use crate::service::aside::{VALUES_IN_PASSING, aside};
 use crate::service::call::{Arrival, note_request_id};
 use crate::service::context::Context;
@@ -47,7 +46,7 @@ pub(crate) async fn run<E: Inference>(
     context.check_answer(outputs.bytes(rows.len(), 1))?;
 
     let deadline = arrival.deadline_within(parameters.timeout);
-    let inquiry = Inquiry { rows, wanted: Wanted::Usual, priority: parameters.priority, arrival, deadline };
+    let inquiry = Inquiry { rows, priority: parameters.priority, arrival, deadline };
     let served = context.run(&target, inquiry).await?;
 
     let finishing = Instant::now();

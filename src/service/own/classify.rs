@@ -5,7 +5,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Own, convert};
 use crate::config::Task;
-use crate::model::{ModelCard, Wanted};
+use crate::model::ModelCard;
 use crate::service::call::{Arrival, note_request_id};
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
@@ -33,7 +33,7 @@ impl<E: Inference> Own<E> {
         let priority = convert::priority(request.priority)?;
         let rows = convert::rows(&self.context, card, request.texts, request.tokens, truncate, "")?;
 
-        let inquiry = Inquiry { rows, wanted: Wanted::Usual, priority, arrival, deadline: arrival.deadline };
+        let inquiry = Inquiry { rows, priority, arrival, deadline: arrival.deadline };
         let mut served = self.context.classify(&target, inquiry, Scores::raw(request.raw_scores)).await?;
 
         let count = if request.top_k == 0 { usize::MAX } else { request.top_k as usize };

@@ -5,7 +5,6 @@ use tonic::{Request, Response, Status};
 
 use super::{Own, convert};
 use crate::config::Task;
-use crate::model::Wanted;
 use crate::service::call::{Arrival, note_request_id};
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
@@ -34,7 +33,7 @@ impl<E: Inference> Own<E> {
         let normalize = request.normalize.unwrap_or(card.normalize);
         let finish = Finish::new("dimensions", request.dimensions.into(), card.dimensions, normalize)?;
         let rows = convert::rows(&self.context, card, request.texts, request.tokens, truncate, &prompt)?;
-        let inquiry = Inquiry { rows, wanted: Wanted::Usual, priority, arrival, deadline: arrival.deadline };
+        let inquiry = Inquiry { rows, priority, arrival, deadline: arrival.deadline };
         let mut served = self.context.embed(&target, inquiry, finish).await?;
 
         let vectors = std::mem::take(&mut served.answer.rows);

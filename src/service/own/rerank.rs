@@ -5,7 +5,6 @@ use tonic::{Request, Response, Status};
 
 use super::{Own, convert};
 use crate::config::Task;
-use crate::model::Wanted;
 use crate::service::call::{Arrival, note_request_id};
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
@@ -31,7 +30,7 @@ impl<E: Inference> Own<E> {
         let truncate = convert::truncate(card, request.truncate)?;
         let priority = convert::priority(request.priority)?;
         let rows = self.context.pairs(&request.query, "texts", request.texts, truncate)?;
-        let inquiry = Inquiry { rows, wanted: Wanted::Usual, priority, arrival, deadline: arrival.deadline };
+        let inquiry = Inquiry { rows, priority, arrival, deadline: arrival.deadline };
         let scores = Scores::raw(request.raw_scores);
         let (mut ranks, served) = self.context.rerank(&target, inquiry, scores).await?;
         if request.top_n > 0 {

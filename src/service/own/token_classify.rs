@@ -5,7 +5,6 @@ use tonic::{Request, Response, Status};
 
 use super::{Own, convert};
 use crate::config::Task;
-use crate::model::Wanted;
 use crate::service::call::{Arrival, note_request_id};
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
@@ -52,7 +51,7 @@ impl<E: Inference> Own<E> {
             false => convert::rows(&self.context, card, request.texts, request.tokens, truncate, "")?,
         };
 
-        let inquiry = Inquiry { rows, wanted: Wanted::Usual, priority, arrival, deadline: arrival.deadline };
+        let inquiry = Inquiry { rows, priority, arrival, deadline: arrival.deadline };
         let scores = Scores::raw(request.raw_scores);
         let labelling = Labelling { scores, aggregation, ignored: request.ignore_labels };
         let Labelled { spans, scores, served } = self.context.classify_tokens(&target, inquiry, labelling).await?;

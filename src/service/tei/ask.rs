@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::cut::Cut;
 use crate::config::Task;
 use crate::engine::Definition;
-use crate::model::{ModelCard, Wanted};
+use crate::model::ModelCard;
 use crate::scheduler::Priority;
 use crate::service::call::Arrival;
 use crate::service::context::{Context, Target};
@@ -332,7 +332,7 @@ impl<E: Inference> Context<E> {
 }
 
 fn inquiry(rows: Rows, arrival: Arrival) -> Inquiry {
-    Inquiry { rows, wanted: Wanted::Usual, priority: Priority::Normal, arrival, deadline: arrival.deadline }
+    Inquiry { rows, priority: Priority::Normal, arrival, deadline: arrival.deadline }
 }
 
 fn count<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
