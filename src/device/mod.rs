@@ -21,8 +21,6 @@ pub mod cuda;
 mod start;
 pub mod profile_store;
 pub mod drill;
-#[cfg(test)]
-mod tests;
 
 pub use executor::{DeviceThread, Executor, Stopped};
 pub use hardware::{Hardware, Need, Resident, StepUse};

@@ -49,13 +49,13 @@ pub fn traced<R>(body: impl FnOnce() -> R) -> R {
 }
 
 /// Runs `body` as the layer `name`, the `index`-th of its kind if there are several.
-pub(crate) fn layer<R>(name: &'static str, index: Option<usize>, body: impl FnOnce() -> R) -> R {
+pub fn layer<R>(name: &'static str, index: Option<usize>, body: impl FnOnce() -> R) -> R {
     within(|| Label { layer: name, index: index.map(|index| index as u32), ..Label::NONE }, body)
 }
 
 /// Runs `body` as the operation `name` of the layer around it; `shape` is that of its result, of which the first four
 /// dimensions are kept.
-pub(crate) fn operation<R>(name: &'static str, shape: &[usize], body: impl FnOnce() -> R) -> R {
+pub fn operation<R>(name: &'static str, shape: &[usize], body: impl FnOnce() -> R) -> R {
     let label = || {
         let mut kept = [0; 4];
         kept.iter_mut().zip(shape).for_each(|(kept, size)| *kept = u32::try_from(*size).unwrap_or(u32::MAX));

@@ -6,8 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::*;
-use crate::memory::{Axes, Axis, Outcome, ShapeKind};
-use crate::model::{Fault, Later, Output};
+use plimsoll::memory::{Axes, Axis, Outcome, ShapeKind};
+use plimsoll::model::{Fault, Later, Output};
 
 /// What the test and the model share.
 #[derive(Default)]
@@ -140,8 +140,8 @@ fn a_steps_time_begins_when_the_one_before_it_has_ended() {
     let first = ran(bench.next()).observed.time;
     shared.may_end.store(2, SeqCst);
     let second = ran(bench.next()).observed.time;
-    let both = crate::units::Micros::from(began.elapsed());
-    assert!(first >= crate::units::Micros::millis(30), "{first:?}");
+    let both = plimsoll::units::Micros::from(began.elapsed());
+    assert!(first >= plimsoll::units::Micros::millis(30), "{first:?}");
     assert!(first + second <= both, "no moment counts twice: {first:?} and {second:?} in {both:?}");
 }
 

@@ -1,4 +1,7 @@
 //! The device's thread on the CPU: loads, steps, faults, the ladder, unloads.
+//!
+//! In a process of their own. The threads that compute are the process's and charge whatever step runs: where other
+//! tests compute beside these, their bytes and their labels would be found in a step of these.
 
 mod faults;
 mod ladder;
@@ -11,13 +14,13 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use super::cpu::Cpu;
-use super::drill::{DrillModel, DrillSettings, Squeezed};
-use super::statistics::Statistics;
-use super::*;
-use crate::memory::Readings;
-use crate::model::{Batch, Model, TokenRow};
-use crate::units::{Bytes, ModelId, StepId};
+use plimsoll::device::cpu::Cpu;
+use plimsoll::device::drill::{DrillModel, DrillSettings, Squeezed};
+use plimsoll::device::statistics::Statistics;
+use plimsoll::device::*;
+use plimsoll::memory::Readings;
+use plimsoll::model::{Batch, Model, TokenRow};
+use plimsoll::units::{Bytes, ModelId, StepId};
 
 /// A device and the reports that it has sent.
 struct Bench {

@@ -1,9 +1,9 @@
 //! What a step that goes wrong does to its rows, and that it does nothing to the next step.
 
-use super::drill::Drill;
 use super::*;
-use crate::memory::Outcome;
-use crate::model::Fault;
+use plimsoll::device::drill::Drill;
+use plimsoll::memory::Outcome;
+use plimsoll::model::Fault;
 
 /// Drills the first call of a model with three rows, checks the second, and returns the rows of the first.
 fn drilled(model: u32, drill: Drill) -> Vec<Result<Vec<f32>, RowFailure>> {
@@ -88,7 +88,7 @@ fn a_load_that_runs_out_of_memory_says_how_much_it_lacks_and_may_come_again() {
     let model = ModelId::new(810_009);
     let send = || {
         let loader = move |device: &candle_core::Device| {
-            Ok(Box::new(DrillModel::new(settings(), device)?) as Box<dyn crate::model::Model>)
+            Ok(Box::new(DrillModel::new(settings(), device)?) as Box<dyn plimsoll::model::Model>)
         };
         match bench.send(Order::Load { model, ceiling: Bytes::mib(9), loader: Box::new(loader) }) {
             Report::Loaded { result, .. } => result,

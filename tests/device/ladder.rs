@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::drill::Drill;
 use super::*;
-use crate::memory::{Outcome, Rungs};
-use crate::model::Fault;
+use plimsoll::device::drill::Drill;
+use plimsoll::memory::{Outcome, Rungs};
+use plimsoll::model::Fault;
 
 #[test]
 fn halving_cures_a_shortfall_and_keeps_the_rows_in_order() {

@@ -3,10 +3,10 @@
 use std::hint::black_box;
 
 use super::*;
-use crate::device::trace::Trace;
-use crate::memory::{Axes, Outcome};
-use crate::model::{Fault, Output};
-use crate::ops::label::{layer, operation};
+use plimsoll::device::trace::Trace;
+use plimsoll::memory::{Axes, Outcome};
+use plimsoll::model::{Fault, Output};
+use plimsoll::ops::label::{layer, operation};
 
 const MIB: usize = 1 << 20;
 
@@ -84,7 +84,7 @@ fn other_steps_are_not_recorded() {
 fn a_traced_step_that_fails_has_no_trace() {
     let bench = Bench::new();
     let model = ModelId::new(800_103);
-    let drills = [(0, crate::device::drill::Drill::Panic)].into();
+    let drills = [(0, plimsoll::device::drill::Drill::Panic)].into();
     bench.load(model, DrillSettings { drills, ..settings() });
     let ran = bench.run(Run { purpose: RunPurpose::Trace, ..serve(model, rows(1, 1), Bytes::mib(64)) });
     assert_eq!((ran.observed.outcome, ran.recording), (Outcome::Faulted, None));

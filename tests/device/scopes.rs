@@ -1,7 +1,7 @@
 //! What is charged to whom.
 
 use super::*;
-use crate::memory::{Outcome, Rungs};
+use plimsoll::memory::{Outcome, Rungs};
 
 #[test]
 fn a_model_is_charged_its_weights_and_gives_them_back() {
@@ -52,12 +52,12 @@ fn what_threads_that_compute_allocate_is_the_step_s() {
     // 2 MiB on every thread of rayon's pool, held until all have theirs.
     struct Parallel;
     impl Model for Parallel {
-        fn axes(&self) -> crate::memory::Axes {
+        fn axes(&self) -> plimsoll::memory::Axes {
             DrillModel::new(settings(), &candle_core::Device::Cpu).unwrap().axes()
         }
-        fn step(&mut self, batch: &Batch) -> Result<crate::model::Output, crate::model::Fault> {
+        fn step(&mut self, batch: &Batch) -> Result<plimsoll::model::Output, plimsoll::model::Fault> {
             let held = rayon::broadcast(|_| vec![1u8; 2 << 20]);
-            Ok(crate::model::Output::Vectors(vec![vec![held.len() as f32]; batch.rows()]))
+            Ok(plimsoll::model::Output::Vectors(vec![vec![held.len() as f32]; batch.rows()]))
         }
     }
     let bench = Bench::new();
@@ -74,12 +74,12 @@ fn what_outlives_its_step_is_library_memory_of_its_model() {
     // Like matrices that are packed at their first use: made in the first step, kept from then on.
     struct Packs(Option<Vec<u8>>);
     impl Model for Packs {
-        fn axes(&self) -> crate::memory::Axes {
+        fn axes(&self) -> plimsoll::memory::Axes {
             DrillModel::new(settings(), &candle_core::Device::Cpu).unwrap().axes()
         }
-        fn step(&mut self, batch: &Batch) -> Result<crate::model::Output, crate::model::Fault> {
+        fn step(&mut self, batch: &Batch) -> Result<plimsoll::model::Output, plimsoll::model::Fault> {
             self.0.get_or_insert_with(|| vec![1; 3 << 20]);
-            Ok(crate::model::Output::Vectors(vec![vec![0.0]; batch.rows()]))
+            Ok(plimsoll::model::Output::Vectors(vec![vec![0.0]; batch.rows()]))
         }
     }
     let bench = Bench::new();

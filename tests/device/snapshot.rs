@@ -1,7 +1,7 @@
 //! The snapshot of a device, as JSON and as a table.
 
 use super::*;
-use crate::device::cpu::CpuDevice;
+use plimsoll::device::cpu::CpuDevice;
 
 #[test]
 fn a_snapshot_says_who_holds_what_and_what_happened() {
