@@ -1,11 +1,9 @@
 """What the pages say is there is there."""
 
-import os
 import re
-import shutil
 import subprocess
 
-from server import ROOT, binary, free_port
+from server import ROOT, binary
 
 
 def spans(text):
@@ -67,29 +65,3 @@ def test_options_of_our_commands():
                     known[command] = set(re.findall(r"--[\w-]+", help.stdout)) if help.returncode == 0 else set()
                 for option in options:
                     assert option in known[command] or option == "--help", (page.name, command, option)
-
-
-def test_start(tmp_path):
-    """What docs/start.md says, from its first line to its last, on other ports than those that it names."""
-    page = (ROOT / "docs/start.md").read_text()
-    blocks = re.findall(r"```sh\n(.*?)```", page, re.S)
-    assert len(blocks) >= 5
-    ports = {port: str(free_port()) for port in ("8000", "8001", "8002")}
-    script = "set -e -o pipefail; set -m; trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + "\n".join(blocks)
-    script = re.sub(r"127\.0\.0\.1:(800[012])", lambda found: f"127.0.0.1:{ports[found[1]]}", script)
-    for command, option, port in (("health", "--address", "8002"), ("top", "--address", "8002"),
-                                  ("bench", "--address", "8001"), ("reload", "--address", "8001")):
-        script = script.replace(f"plimsoll {command}", f"plimsoll {command} {option} 127.0.0.1:{ports[port]}")
-    shutil.copytree(ROOT / "models/tiny-embed", tmp_path / "my-model")
-    (tmp_path / "my-model/model.toml").unlink()
-    bin = tmp_path / "bin"
-    bin.mkdir()
-    (bin / "plimsoll").symlink_to(binary())
-    environment = {**os.environ, "PATH": f"{bin}:{os.environ['PATH']}", "PLIMSOLL_PROFILE_DIR": str(tmp_path / "profiles"),
-                   "PLIMSOLL_HTTP_PORT": ports["8000"], "PLIMSOLL_GRPC_PORT": ports["8001"],
-                   "PLIMSOLL_METRICS_PORT": ports["8002"]}
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=180)
-    assert done.returncode == 0, done.stdout
-    for told in ("[[", '"object"', "my-model", "second: tuned, version 1", "2000", "environment"):
-        assert told in done.stdout, (told, done.stdout)

@@ -142,8 +142,14 @@ impl<E: Inference> FromRequest<Arc<Context<E>>> for Sent {
 /// Reads JSON.
 pub(crate) async fn read_json<T: DeserializeOwned + Send + 'static>(bytes: Bytes) -> Result<T, Problem> {
     let is_long = bytes.len() >= LONG_MESSAGE;
-    let read = move || serde_json::from_slice(&bytes).map_err(|error| Problem::invalid("body", error.to_string()));
-    aside(is_long, read).await?
+    aside(is_long, move || serde_json::from_slice(&bytes).map_err(|error| unread::<T>(&bytes, &error))).await?
+}
+
+/// What is wrong with a message, and where: read a second time, since only what is broken needs to know where it is.
+fn unread<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> Problem {
+    let again = serde_path_to_error::deserialize::<_, T>(&mut serde_json::Deserializer::from_slice(bytes));
+    let place = again.err().map(|error| error.path().to_string()).filter(|path| path != ".");
+    Problem::invalid(place.unwrap_or_else(|| "body".to_owned()), error.to_string())
 }
 
 /// A message in JSON.

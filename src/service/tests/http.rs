@@ -294,6 +294,9 @@ async fn openais_embeddings_and_models() {
     assert_eq!((status, &answer["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("model")));
     let (status, answer) = front.post("/v1/embeddings", "", &json!({"model": "none", "input": "web"})).await;
     assert_eq!((status, &answer["error"]["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")));
+    let many = json!({"model": "embed", "input": "web", "dimensions": "many"});
+    let (status, answer) = front.post("/v1/embeddings", "", &many).await;
+    assert_eq!((status, &answer["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("dimensions")));
     let (status, answer) =
         front.post("/v1/embeddings", "", &json!({"model": "embed", "input": "web", "seed": 1})).await;
     let error = &answer["error"];

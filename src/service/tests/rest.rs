@@ -138,6 +138,8 @@ async fn what_is_wrong_is_told() {
         (path, json!({ "inputs": [good], "model_nam": "x" }), 400, "unknown field `model_nam`"),
         (path, json!({ "inputs": [good], "model_name": "section" }), 400, "it is 'section' and the path says 'embed'"),
         (path, json!({}), 400, "missing field `inputs`"),
+        (path, with("shape", json!(["one"])), 400, "inputs[0].shape[0]: invalid type: string"),
+        (path, with("dataa", json!([])), 400, "inputs[0].dataa: unknown field `dataa`"),
         (path, json!({ "inputs": [] }), 400, "neither TEXT nor input_ids"),
         (path, with("data", json!([1])), 400, "its data are numbers"),
         (path, with("data", json!(["a", 1])), 400, "of one kind"),
