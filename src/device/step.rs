@@ -106,6 +106,8 @@ impl<H: Hardware> StepRunner<'_, H> {
     pub(super) fn finish(&mut self, queued: Queued, free_since: Instant) -> Ran {
         let Queued { step, model, ceiling, rows, used, output, started } = queued;
         let rows = self.wait(&*output, rows, 0);
+        // What it kept of the step would be counted as the model's.
+        drop(output);
         let time = Micros::from(started.max(free_since).elapsed());
         let rungs = Rungs { trims: used.retried, ..Rungs::default() };
         let observed = Observed { peak: used.peak, reach: used.reach, time, rungs, outcome: outcome(&rows) };
@@ -151,8 +153,10 @@ impl<H: Hardware> StepRunner<'_, H> {
             // Peaks grow no faster than the rows but for a constant, so a part needs at least its share.
             let need = Need { predicted: whole.predicted.scale(part.len() as f64 / count as f64), ..whole };
             let shortfall = match self.attempt(model, &slice(&batch, &part), part.start, need) {
-                // The whole step at once: nothing has to be put together.
-                Ok((Attempt::Later(output), used)) if part == (0..count) => return Served::Queued(output, used),
+                // The whole step at once and without the ladder: nothing has to be put together, nothing told.
+                Ok((Attempt::Later(output), used)) if part == (0..count) && ladder.used() == Rungs::default() => {
+                    return Served::Queued(output, used);
+                }
                 Ok((attempt, used)) => {
                     let results = match attempt {
                         Attempt::Rows(rows) => rows,

@@ -18,6 +18,8 @@ struct Shared {
     may_end: AtomicU64,
     /// What the next step that is waited for comes to, if not to its rows.
     fault: Mutex<Option<Fault>>,
+    /// Bytes of the step that an answer keeps until it is fetched.
+    kept: AtomicU64,
 }
 
 /// What a test has of [`Shared`]. Dropping it lets every step end: a device whose test has failed would wait for them for
@@ -45,6 +47,7 @@ struct OnItsWay {
     shared: Arc<Shared>,
     number: u64,
     rows: Vec<Vec<f32>>,
+    _kept: Vec<u8>,
 }
 
 impl Later for OnItsWay {
@@ -74,7 +77,8 @@ impl Model for Queuing {
         let number = self.0.started.fetch_add(1, SeqCst);
         let Batch::Tokens(rows) = batch;
         let rows = rows.iter().map(|row| vec![row.ids.iter().sum::<u32>() as f32, row.ids.len() as f32]).collect();
-        Ok(Output::Later(Rc::new(OnItsWay { shared: self.0.clone(), number, rows })))
+        let kept = vec![1; self.0.kept.load(SeqCst) as usize];
+        Ok(Output::Later(Rc::new(OnItsWay { shared: self.0.clone(), number, rows, _kept: kept })))
     }
 }
 
@@ -185,4 +189,31 @@ fn parts_of_a_halved_step_come_in_order() {
     let ran = ran(bench.send(run(0, model, 8)));
     assert_eq!(ran.rows, (0..8).map(|row| Ok(expected(row, 2))).collect::<Vec<_>>());
     assert!(ran.observed.rungs.halvings > 0 && shared.started.load(SeqCst) > 1);
+}
+
+#[test]
+fn an_eviction_is_told_although_the_answer_comes_later() {
+    let (model, idle) = (ModelId::new(821_006), ModelId::new(821_007));
+    let (bench, shared) = stage(model);
+    bench.load(idle, settings());
+    shared.may_end.store(u64::MAX, SeqCst);
+    // A trim does not help, an eviction does.
+    bench.room.store(10, SeqCst);
+    bench.refusals.store(2, SeqCst);
+    let evictable = vec![idle];
+    bench.thread.send(Order::Run(Run { evictable, ..serve(model, rows(1, 2), Bytes::mib(1)) })).unwrap();
+    assert!(matches!(bench.next(), Report::Evicted(gone) if gone.model == idle));
+    let ran = ran(bench.next());
+    assert_eq!((ran.rows, ran.observed.rungs.trims, ran.observed.rungs.evictions), (vec![Ok(expected(0, 2))], 1, 1));
+}
+
+#[test]
+fn what_an_answer_keeps_until_it_is_fetched_is_not_the_models() {
+    let model = ModelId::new(821_008);
+    let (bench, shared) = stage(model);
+    shared.may_end.store(u64::MAX, SeqCst);
+    let before = ran(bench.send(run(0, model, 1))).resident;
+    shared.kept.store(1 << 20, SeqCst);
+    let after = ran(bench.send(run(1, model, 1))).resident;
+    assert!(after < before + Bytes::kib(64), "{after} where {before} were held");
 }
