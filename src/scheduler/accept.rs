@@ -3,12 +3,12 @@
 use super::core::Scheduler;
 use super::draft::alone;
 use super::lane::LaneState;
-use super::request::Request;
+use super::request::{Blocked, Request};
 use super::timers::Expiry;
 use super::waiting::Waiting;
 use crate::admission::{self, LateAt, Rejection, TooLarge};
 use crate::memory::Ledger;
-use crate::units::{Micros, RequestId, Timestamp};
+use crate::units::{Bytes, Micros, RequestId, Timestamp};
 
 impl Scheduler {
     /// Takes in a request, or says why not. An accepted one is answered exactly once, later.
@@ -79,7 +79,7 @@ impl Scheduler {
     }
 
     /// What to answer a request whose timer has gone off, if the timer's reason still holds.
-    fn expired(&self, now: Timestamp, id: RequestId, expiry: Expiry) -> Option<Rejection> {
+    fn expired(&mut self, now: Timestamp, id: RequestId, expiry: Expiry) -> Option<Rejection> {
         let request = self.requests.get(&id)?;
         let lane = &self.lanes[&request.facts.model];
         match expiry {
@@ -93,13 +93,38 @@ impl Scheduler {
                     Some(Rejection::Loading { retry_after: lane.settings.load_timeout })
                 }
             },
-            // Rows in flight show that it fits after all.
-            Expiry::Memory if request.in_flight() > 0 => None,
-            Expiry::Memory => request.blocked.map(|blocked| Rejection::OutOfMemory {
-                needed: blocked.needed,
-                available: blocked.available,
-                retry_after: self.settings.memory_wait_max,
-            }),
+            Expiry::Memory => self.still_blocked(now, id).map(|blocked| self.out_of_memory(blocked)),
+            Expiry::Stuck => {
+                let nothing =
+                    Blocked { since: now, seen: now, unmeasured: false, needed: Bytes::ZERO, available: Bytes::ZERO };
+                Some(self.out_of_memory(request.blocked.unwrap_or(nothing)))
+            }
         }
+    }
+
+    fn out_of_memory(&self, Blocked { needed, available, .. }: Blocked) -> Rejection {
+        Rejection::OutOfMemory { needed, available, retry_after: self.settings.memory_wait_max }
+    }
+
+    /// What a request lacks whose time to wait for memory is over, if it lacks it still. If that is not so, or not known, it
+    /// begins to wait anew once it is seen to.
+    fn still_blocked(&mut self, now: Timestamp, id: RequestId) -> Option<Blocked> {
+        let request = self.requests.get_mut(&id)?;
+        let blocked = request.blocked?;
+        let lane = &self.lanes[&request.facts.model];
+        // Rows in flight show that it fits after all. And where somebody older has been found to fit since, nobody has looked
+        // at this one.
+        let fits = request.in_flight() > 0 || blocked.seen < lane.class(request.facts.priority).searched;
+        if fits {
+            request.blocked = None;
+            return None;
+        }
+        if blocked.unmeasured && lane.probed > blocked.since {
+            // Measuring goes on, and what it waits for will be measured.
+            request.blocked = Some(Blocked { since: now, ..blocked });
+            self.timers.set(now + self.settings.memory_wait_max, id, Expiry::Memory);
+            return None;
+        }
+        Some(blocked)
     }
 }

@@ -15,7 +15,8 @@ pub(super) struct Bounds<'a> {
     pub(super) drift: &'a Drift,
     /// Bytes that a step may have.
     pub(super) headroom: Bytes,
-    pub(super) now: Timestamp,
+    /// When the step can begin.
+    pub(super) starts: Timestamp,
     pub(super) target_latency: Option<Micros>,
     /// The batch beyond which throughput gains nothing; `None`: more than that waits, so throughput matters.
     pub(super) knee: Option<u32>,
@@ -66,7 +67,7 @@ impl Bounds<'_> {
             return Some(Reason::Limit);
         };
         // A deadline of `NEVER` is so far off that it bounds nothing.
-        let within = self.target_latency.unwrap_or(Micros::MAX).min(size.deadline.since(self.now));
+        let within = self.target_latency.unwrap_or(Micros::MAX).min(size.deadline.since(self.starts));
         if self.drift.on(peak) > self.headroom {
             Some(Reason::Memory)
         } else if time > within {

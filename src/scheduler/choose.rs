@@ -4,7 +4,7 @@ use super::core::Scheduler;
 use super::draft::Pick;
 use super::form::{Batch, Forming};
 use super::lane::Claim;
-use super::request::{Blocked, Request};
+use super::request::Request;
 use super::search::{Room, search};
 use super::settings::Batching;
 use super::step::{Member, Purpose, Reason, Step, Work};
@@ -83,11 +83,9 @@ impl Scheduler {
     /// [`Scheduler::poll_expired`].
     fn fail_oldest(&mut self, now: Timestamp) {
         let lanes = &self.lanes;
-        let stuck = |request: &&mut Request| lanes[&request.facts.model].is_serving();
-        if let Some(request) = self.requests.values_mut().find(stuck) {
-            let nothing = Blocked { since: now, needed: Bytes::ZERO, available: Bytes::ZERO };
-            request.blocked.get_or_insert(nothing);
-            self.timers.set(now, request.facts.id, Expiry::Memory);
+        let stuck = |request: &&Request| lanes[&request.facts.model].is_serving();
+        if let Some(request) = self.requests.values().find(stuck) {
+            self.timers.set(now, request.facts.id, Expiry::Stuck);
         }
     }
 
@@ -102,7 +100,12 @@ impl Scheduler {
         when: When,
     ) -> Option<Step> {
         let headroom = ledger.headroom(turn.model, reading).bytes;
+        // What is in flight comes first.
+        let starts = now + self.remainder(now);
         let lane = self.lanes.get_mut(&turn.model).expect("turns are of lanes");
+        if when == When::Now {
+            lane.class_mut(priority).searched = now;
+        }
         let waiting: Vec<Priority> = lane.waiting_classes().collect();
         let window = f64::from(self.settings.overtaking_max) * f64::from(lane.batch_rows) * WINDOW_PART;
         for &class in &waiting {
@@ -113,7 +116,7 @@ impl Scheduler {
             Batching::Profile => Room { headroom, ever: ledger.headroom_ever(turn.model), wait_max },
             Batching::Fixed(_) => Room { headroom: Bytes::MAX, ever: Bytes::MAX, wait_max },
         };
-        let search = search(lane, priority, now, room, &mut self.requests, &mut self.timers, when);
+        let search = search(lane, priority, (now, starts), room, &mut self.requests, &mut self.timers, when);
         if when == When::Ahead && (search.unmeasured || search.seed.is_none()) {
             return None;
         }
@@ -137,7 +140,7 @@ impl Scheduler {
             lane,
             requests: &self.requests,
             settings: &self.settings,
-            now,
+            starts,
             headroom,
             tokens_max: search.too_long.map_or(u32::MAX, |tokens| tokens - 1),
         };
@@ -145,14 +148,14 @@ impl Scheduler {
         if when == When::Ahead && batch.reason == Reason::Queue {
             return None;
         }
+        let profile = lane.profile.as_ref().expect("the seed was measured");
+        let measured = profile.predicted(batch.shape).zip(profile.time(batch.shape));
         let linger_end = seed.arrival + lane.settings.max_linger;
-        let in_time = linger_end + seed.time <= seed.row.deadline;
+        let in_time = linger_end + measured.map_or(seed.time, |(_, time)| time) <= batch.deadline;
         if batch.reason == Reason::Queue && now < linger_end && in_time {
             self.ask_again_at(linger_end);
             return None;
         }
-        let profile = lane.profile.as_ref().expect("the seed was measured");
-        let measured = profile.predicted(batch.shape).zip(profile.time(batch.shape));
         let (predicted, time) = match (self.settings.batching, measured) {
             (Batching::Profile, measured) => {
                 let (peak, time) = measured?;

@@ -124,10 +124,13 @@ fn learn_probe(now: Timestamp, lane: &mut Lane, shape: Shape, seen: &Observed, c
     let Some(profile) = &mut lane.profile else { return };
     let was_stale = profile.state() == ProfileState::Stale;
     match seen.outcome {
-        Outcome::Done => match lane.probe_runs.add(shape, seen.peak, seen.time) {
-            Some(measured) => profile.record(measured),
-            None => return,
-        },
+        Outcome::Done => {
+            lane.probed = now;
+            match lane.probe_runs.add(shape, seen.peak, seen.time) {
+                Some(measured) => profile.record(measured),
+                None => return,
+            }
+        }
         Outcome::OutOfMemory => {
             profile.defer_probe(shape, ceiling);
             lane.retry_deferred_at.get_or_insert(now + DEFERRED_FOR);

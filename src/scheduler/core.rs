@@ -189,7 +189,7 @@ impl Scheduler {
     }
 
     /// Time that what is in flight will take from `now` on, as predicted.
-    pub(super) fn remainder(&self, now: Timestamp) -> Micros {
+    pub fn remainder(&self, now: Timestamp) -> Micros {
         self.in_flight.back().map_or(Micros::ZERO, |step| step.predicted_end.since(now))
     }
 

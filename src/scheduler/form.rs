@@ -16,6 +16,8 @@ pub(super) struct Batch {
     pub(super) picks: Vec<Pick>,
     pub(super) shape: Shape,
     pub(super) reason: Reason,
+    /// The earliest of its rows' deadlines.
+    pub(super) deadline: Timestamp,
 }
 
 /// All that a batch is formed from.
@@ -23,7 +25,8 @@ pub(super) struct Forming<'a> {
     pub(super) lane: &'a Lane,
     pub(super) requests: &'a Requests,
     pub(super) settings: &'a Settings,
-    pub(super) now: Timestamp,
+    /// When the step can begin.
+    pub(super) starts: Timestamp,
     /// Bytes that the step may have.
     pub(super) headroom: Bytes,
     /// Longer rows do not fit, even alone.
@@ -40,13 +43,13 @@ impl Forming<'_> {
             profile: self.lane.profile.as_ref()?,
             drift: &self.lane.drift,
             headroom: self.headroom,
-            now: self.now,
+            starts: self.starts,
             target_latency: self.lane.settings.target_latency,
             knee: self.knee(seed),
         };
         let wanted = Wanted {
             tokens_max: self.tokens_max,
-            deadline_min: self.now + seed.time,
+            deadline_min: self.starts + seed.time,
             batch_max: bounds.batch_max(kind, seed.row.tokens),
         };
         let mut draft = Draft::new(kind, self.settings.padding_max, Pick { row: seed.row, class: priority });
@@ -56,7 +59,9 @@ impl Forming<'_> {
             draft.extend(class, queue, overtaking, self.requests, &wanted);
         }
         let (count, reason) = bounds.cut(&draft);
-        Some(Batch { picks: draft.picks(count).to_vec(), shape: draft.shape(draft.size(count)), reason })
+        let size = draft.size(count);
+        let picks = draft.picks(count).to_vec();
+        Some(Batch { picks, shape: draft.shape(size), reason, deadline: size.deadline })
     }
 
     /// The batch beyond which a larger one only adds latency; where more than another such batch would be left waiting, the

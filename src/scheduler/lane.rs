@@ -42,6 +42,8 @@ pub(super) struct Class {
     pub(super) queue: Queue,
     pub(super) flow: Flow,
     pub(super) overtaking: Overtaking,
+    /// When it was last looked for a request that fits.
+    pub(super) searched: Timestamp,
 }
 
 /// One model's lane.
@@ -53,6 +55,8 @@ pub(super) struct Lane {
     pub(super) profile: Option<Profile>,
     /// The runs so far of the probe that is being measured.
     pub(super) probe_runs: ProbeRuns,
+    /// End of the last run of a probe that went through.
+    pub(super) probed: Timestamp,
     /// When probes that ran out of memory are tried again, if there are some.
     pub(super) retry_deferred_at: Option<Timestamp>,
     pub(super) drift: Drift,
@@ -86,6 +90,7 @@ impl Lane {
             queue: Queue::default(),
             flow: Flow::new(class_weight(&settings, priority)),
             overtaking: Overtaking::new(scheduler.overtaking_max),
+            searched: Timestamp::START,
         };
         let survey_weight = class_weight(&settings, Priority::Normal) * scheduler.survey_share;
         Lane {
@@ -93,6 +98,7 @@ impl Lane {
             state: LaneState::Down(Rejection::NotLoaded),
             profile: None,
             probe_runs: ProbeRuns::default(),
+            probed: Timestamp::START,
             retry_deferred_at: None,
             drift: Drift::default(),
             classes: Priority::ALL.map(class),

@@ -20,6 +20,10 @@ pub(super) enum RowState {
 pub(super) struct Blocked {
     /// When that was first seen.
     pub(super) since: Timestamp,
+    /// When it was last looked at.
+    pub(super) seen: Timestamp,
+    /// Nothing is known about what it needs yet: it waits for a measurement.
+    pub(super) unmeasured: bool,
     /// Bytes that it needs.
     pub(super) needed: Bytes,
     /// Bytes that there were when it was last tried.

@@ -41,19 +41,19 @@ pub(super) struct Search {
 }
 
 /// Notes that a request lacks memory; true when it did not before.
-fn block(blocked: &mut Option<Blocked>, now: Timestamp, shortage: Shortage) -> bool {
+fn block(blocked: &mut Option<Blocked>, now: Timestamp, shortage: Shortage, unmeasured: bool) -> bool {
     let since = blocked.map_or(now, |before| before.since);
     let Shortage { needed, available } = shortage;
-    blocked.replace(Blocked { since, needed, available }).is_none()
+    blocked.replace(Blocked { since, seen: now, unmeasured, needed, available }).is_none()
 }
 
-/// Finds the oldest row of a class that fits and can keep its deadline. Requests that do not fit are noted on the way:
-/// from then on they wait no longer for memory than `room` says. Not so when the step is to run ahead: whether there is
-/// room counts when the device is free, and what is in flight cannot be given up.
+/// Finds the oldest row of a class that fits and can keep its deadline in a step that starts at `starts`. Requests that do
+/// not fit are noted on the way: from then on they wait no longer for memory than `room` says. Not so when the step is to
+/// run ahead: whether there is room counts when the device is free, and what is in flight cannot be given up.
 pub(super) fn search(
     lane: &Lane,
     priority: Priority,
-    now: Timestamp,
+    (now, starts): (Timestamp, Timestamp),
     room: Room,
     requests: &mut Requests,
     timers: &mut Timers,
@@ -67,11 +67,11 @@ pub(super) fn search(
     let mut search = Search::default();
     for id in lane.class(priority).queue.oldest_first() {
         let request = requests.get_mut(&id).expect("what is queued is accepted");
-        let (mut lacks, mut never) = (None, false);
+        let (mut lacks, mut unmeasured, mut never) = (None, false, false);
         for (index, tokens) in request.waiting_rows() {
             let shape = alone(lane.settings.kind, tokens);
             let (Some(peak), Some(time)) = (profile.predicted(shape), profile.time(shape)) else {
-                search.unmeasured = true;
+                (search.unmeasured, unmeasured) = (true, true);
                 // How much it needs is not known, only that measuring it does not fit either if it stays so.
                 lacks = lacks.or(Some(headroom + Bytes::new(1)));
                 continue;
@@ -81,7 +81,7 @@ pub(super) fn search(
                 search.too_long = Some(search.too_long.map_or(tokens, |shortest| shortest.min(tokens)));
                 lacks = Some(needed);
                 never |= peak > ever;
-            } else if now + time <= request.deadline() {
+            } else if starts + time <= request.deadline() {
                 let row = Row { request: id, index, tokens, deadline: request.deadline() };
                 search.seed = Some(Seed { row, arrival: request.facts.arrival, time });
                 break;
@@ -99,7 +99,7 @@ pub(super) fn search(
             if when == When::Ahead {
                 continue;
             }
-            if block(&mut request.blocked, now, shortage) {
+            if block(&mut request.blocked, now, shortage, unmeasured) {
                 timers.set(now + wait_max, id, Expiry::Memory);
             }
             if never {

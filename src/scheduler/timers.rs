@@ -13,6 +13,8 @@ pub(super) enum Expiry {
     Load,
     /// It waited too long for memory.
     Memory,
+    /// It waits although it could be run: a fault of the scheduler's.
+    Stuck,
 }
 
 /// All timers of accepted requests. A timer whose reason is gone is not hunted down: whoever takes it out checks that

@@ -64,7 +64,8 @@ impl Scheduler {
         let deadline = request.facts.deadline.filter(|_| class.flow.may_jump())?;
         let (_, tokens) = request.waiting_rows().next()?;
         let time = lane.profile.as_ref()?.time(alone(lane.settings.kind, tokens))?;
-        let (soonest, next) = (now + time, now + self.usual_step + time);
+        let starts = now + self.remainder(now);
+        let (soonest, next) = (starts + time, starts + self.usual_step + time);
         (soonest <= deadline && deadline < next).then_some(deadline)
     }
 }

@@ -245,6 +245,45 @@ fn case_22_a_request_that_no_longer_fits_waits_within_bounds() {
     assert!(world.now <= back + Micros::millis(1_200), "served soon after there is room");
 }
 
+/// A neighbour takes everything for a moment while more waits than is served within the bound: nobody who fits again is
+/// refused for it later, and who was blocked at that moment and is again much later begins to wait anew.
+#[test]
+fn case_22_a_short_shortage_refuses_nobody_who_fits_again() {
+    let settings = Settings { memory_wait_max: Micros::secs(1), ..Settings::default() };
+    let (mut world, id) = one_model(Bytes::mib(400), settings);
+    let start = world.now;
+    world.at(start, Event::Neighbour(Bytes::mib(400)));
+    world.run_until(start);
+    let queued: Vec<RequestId> = (0..2_000).map(|_| world.submit(request(id, &[256]))).collect();
+    world.at(start + Micros::millis(30), Event::Neighbour(Bytes::ZERO));
+    world.run_to_the_end();
+    assert!(world.now > start + Micros::secs(2), "more than is served within the bound: {:?}", world.now);
+    let unserved = queued.iter().filter(|&&id| !world.finished(id)).count();
+    assert_eq!(unserved, 0);
+}
+
+/// Of two rows of a request one fits and one does not, and it is in flight when its time is over: it is answered all the
+/// same, and its lane can be drained.
+#[test]
+fn case_22_a_request_of_which_a_part_runs_does_not_wait_for_ever() {
+    let wait = Micros::secs(1);
+    let (mut world, id) = one_model(Bytes::mib(200), Settings { memory_wait_max: wait, ..Settings::default() });
+    let start = world.now;
+    // Nothing at all, so that both are blocked; then little, and just in time.
+    world.at(start, Event::Neighbour(Bytes::mib(200)));
+    world.run_until(start);
+    let before = world.submit(request(id, &[128]));
+    let parted = world.submit(request(id, &[128, 512]));
+    world.at(start + Micros::new(999_500), Event::Neighbour(Bytes::mib(96)));
+    world.run_until(start + Micros::millis(2_100));
+    assert!(world.finished(before));
+    assert!(
+        matches!(world.answer(parted), Some(Answer::Rejected(Rejection::OutOfMemory { .. }))),
+        "{:?}",
+        world.answer(parted)
+    );
+}
+
 /// The model's own budget falls below what a waiting request needs: it will never fit again.
 #[test]
 fn case_22_a_budget_that_never_lets_it_run_refuses_with_numbers() {

@@ -1,7 +1,7 @@
 //! The invariants that are checked after every event and for every step.
 
 use plimsoll::memory::RowFacts;
-use plimsoll::scheduler::{Priority, Purpose, Step, Work};
+use plimsoll::scheduler::{Batching, Member, Priority, Purpose, Step, Work};
 use plimsoll::units::{Micros, RequestId};
 
 use crate::world::{Decision, Record, World};
@@ -28,6 +28,10 @@ impl World {
         let lengths = step.members.iter().map(|member| RowFacts { tokens: self.tokens(member.request, member.work) });
         assert_eq!(step.shape, kind.of_rows(lengths), "the shape is that of the members");
         assert!(step.members.is_sorted_by_key(|member| (member.request, member.work)), "rows keep their order");
+        let ends = self.now + self.scheduler.remainder(self.now);
+        let late = |member: &Member| self.requests[&member.request].facts.deadline.is_some_and(|end| end < ends);
+        let fixed = matches!(self.batching, Batching::Fixed(_));
+        assert!(fixed || !step.members.iter().any(late), "it is over at {ends:?}, too late for a member: {step:?}");
         let reason = step.reason;
         self.coverage.hit(&format!("reason: {}", reason.as_str()));
 
@@ -52,13 +56,15 @@ impl World {
         let kind = self.models[&step.model].truth.kind;
         let profile = self.scheduler.profile(step.model).expect("a step needs a profile");
         let drift = self.scheduler.lanes().find(|lane| lane.model == step.model).expect("registered").drift;
+        // It begins when what the device has before it is done.
+        let starts = self.now + self.scheduler.remainder(self.now).saturating_sub(step.predicted_time);
         // Which requests could have been in the step, seen with the profile alone.
         let fits = |record: &Record, time_left: Micros| {
             let waiting = record.facts.rows.iter().zip(&record.rows_in).filter(|(_, step)| step.is_none());
             waiting.map(|(row, _)| kind.of_rows([*row])).any(|alone| {
                 let peak = profile.predicted(alone).map(|peak| if drift == 1.0 { peak } else { peak.scale(drift) });
                 let time = profile.time(alone).map(|time| time.max(time_left));
-                let in_time = time.is_some_and(|time| record.facts.deadline.is_none_or(|end| self.now + time <= end));
+                let in_time = time.is_some_and(|time| record.facts.deadline.is_none_or(|end| starts + time <= end));
                 peak.is_some_and(|peak| peak <= step.headroom) && in_time
             })
         };

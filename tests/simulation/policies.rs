@@ -150,6 +150,23 @@ fn a_linger_gathers_rows_and_ends() {
     assert_eq!(steps, [(Micros::millis(8), 3), (Micros::millis(100), 1)]);
 }
 
+/// Who joins a batch that lingers is not made late by it.
+#[test]
+fn a_linger_ends_for_the_most_hurried_of_the_batch() {
+    let mut world = World::new(3, Settings::default(), Bytes::mib(400));
+    let mut settings = lane(&Truth::SMALL);
+    settings.max_linger = Micros::millis(20);
+    let id = world.add(0, model(Truth::SMALL), settings, Budget::SHARED);
+    world.load_now(id);
+    let start = world.now;
+    let patient = world.submit(request(id, &[32]));
+    world.run_until(start + Micros::millis(1));
+    let hurried = world.submit(Submission { within: Some(Micros::millis(15)), ..request(id, &[32]) });
+    world.run_to_the_end();
+    assert!(world.finished(patient) && world.finished(hurried), "{:?}", world.answer(hurried));
+    assert_eq!(world.served().count(), 1);
+}
+
 /// The control arm does not look at memory: a batch goes to the device whatever is free there.
 #[test]
 fn a_fixed_batch_runs_whatever_is_free() {
@@ -234,6 +251,24 @@ fn a_model_whose_probes_were_refused_serves_once_they_are_not() {
     let request = world.submit(request(id, &[512]));
     world.run_to_the_end();
     assert!(world.finished(request), "{:?}", world.answer(request));
+}
+
+/// A request whose shape is still to be measured waits as long as measuring takes, and not only as long as it would wait for
+/// memory.
+#[test]
+fn who_waits_for_a_measurement_is_not_refused_for_memory() {
+    let settings = Settings { memory_wait_max: Micros::secs(2), ..Settings::default() };
+    let mut world = World::new(13, settings, Bytes::mib(400));
+    let slow = Truth { micros_base: 400_000.0, ..Truth::SMALL };
+    let mut unmeasured = model(slow);
+    unmeasured.profile = slow.empty_profile();
+    let id = world.add(0, unmeasured, lane(&slow), Budget::SHARED);
+    world.load_now(id);
+    let start = world.now;
+    let long = world.submit(request(id, &[512]));
+    world.run_to_the_end();
+    assert!(world.finished(long), "{:?}", world.answer(long));
+    assert!(world.now > start + Micros::secs(4), "measuring takes longer than what is waited for memory");
 }
 
 /// Turns that a model could not use for want of memory are not saved up for later.

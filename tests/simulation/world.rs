@@ -8,7 +8,7 @@ use plimsoll::memory::{
     Terms,
 };
 use plimsoll::scheduler::{
-    LaneSettings, LaneState, Priority, Purpose, Reason, Scheduler, Settings, Step, Waiting, Work,
+    Batching, LaneSettings, LaneState, Priority, Purpose, Reason, Scheduler, Settings, Step, Waiting, Work,
 };
 use plimsoll::units::{Bytes, Micros, ModelId, RequestId, Timestamp};
 
@@ -99,6 +99,7 @@ pub(crate) struct World {
     pub(crate) decisions: Vec<Decision>,
     pub(crate) polls: u64,
     pub(crate) overtaking_max: u32,
+    pub(crate) batching: Batching,
     pub(crate) total: Bytes,
     pub(crate) neighbour: Bytes,
     pub(crate) workspace: Bytes,
@@ -139,6 +140,7 @@ impl World {
             decisions: Vec::new(),
             polls: 0,
             overtaking_max: settings.overtaking_max,
+            batching: settings.batching,
             total: capacity,
             neighbour: Bytes::ZERO,
             workspace: Bytes::ZERO,
