@@ -316,6 +316,12 @@ impl Core {
             if now < self.life(model).load_by || !self.ledger.is_resident(model) {
                 continue;
             }
+            // As long as it is measured it has room for that.
+            let measured_by = self.scheduler.last_probed(model) + self.load_rules.timeout;
+            if now < measured_by {
+                self.life(model).load_by = measured_by;
+                continue;
+            }
             match self.life(model).role {
                 Role::Successor { .. } => self.take_place(now, model),
                 Role::Current | Role::Replaced { .. } | Role::Retired => {

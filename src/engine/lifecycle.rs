@@ -57,6 +57,8 @@ pub(super) struct Lifecycle {
     pub(super) resident: Bytes,
     /// It was unloaded by a call and stays so until a call loads it: requests do not bring it back.
     pub(super) unloaded_by_hand: bool,
+    /// It is thrown out because it cannot serve, and why.
+    pub(super) broken: Option<String>,
     /// Something of its profile was measured that is not written down.
     pub(super) profile_news: bool,
 }
@@ -80,6 +82,7 @@ impl Lifecycle {
             ready_at: Timestamp::START,
             resident: Bytes::ZERO,
             unloaded_by_hand: false,
+            broken: None,
             profile_news: false,
         }
     }

@@ -9,7 +9,7 @@ use super::status::ModelState;
 use crate::admission::Rejection;
 use crate::config::LoadPolicy;
 use crate::device::{self, LoadFailure, Loaded};
-use crate::memory::{Profile, ProfileState, Reading, RowFacts};
+use crate::memory::{Profile, ProfileState, Reading, RowFacts, Shape};
 use crate::model::Fault;
 use crate::telemetry::logs::{ModelReady, model_ready};
 use crate::units::{Bytes, Micros, ModelId, Timestamp};
@@ -201,7 +201,9 @@ impl Core {
         );
         let again = std::mem::take(&mut self.life(model).load_waiters);
         // Before anybody is told, so that whoever is told finds it so.
-        if self.life(model).evicted && !self.life(model).unloaded_by_hand {
+        if let Some(reason) = self.life(model).broken.take() {
+            self.go_down(now, model, ModelState::Broken, Some(reason), Rejection::Broken);
+        } else if self.life(model).evicted && !self.life(model).unloaded_by_hand {
             self.set_state(model, ModelState::NotLoaded, None);
         } else {
             self.go_down(now, model, ModelState::NotLoaded, None, Rejection::NotLoaded);
@@ -214,6 +216,31 @@ impl Core {
             // They have waited since they came.
             self.life(model).load_by = load_by;
         }
+    }
+
+    /// A step that only measures has failed in the model's own code. Where the model can never serve for that, it leaves, and
+    /// is as one that could not be loaded.
+    pub(super) fn probe_failed(&mut self, now: Timestamp, model: ModelId, shape: Shape, fault: &Fault) {
+        let (_, longest) = shape.position();
+        let tokens = shape.tokens();
+        tracing::warn!(
+            model = self.name(model),
+            "a step of {} with {tokens} tokens, {longest} the longest row, failed while it was measured: {fault}",
+            self.name(model)
+        );
+        if self.life(model).state != ModelState::Loading || !self.scheduler.is_hopeless(model) {
+            return;
+        }
+        let reason = format!("a row of {longest} tokens fails: {fault}");
+        tracing::error!(model = self.name(model), "{} cannot serve: {reason}", self.name(model));
+        self.rig.model_metrics(model).load_failed();
+        for (id, rejection) in self.scheduler.lane_down(model, Rejection::Broken) {
+            self.reject(now, id, rejection);
+        }
+        self.life(model).broken = Some(reason.clone());
+        self.life(model).tell_load_waiters(&Err(Rejection::Broken.into()));
+        self.set_state(model, ModelState::Draining, Some(reason.clone()));
+        self.arrived(now, model, Err(reason));
     }
 
     /// The ladder has thrown a model out that was idle when the step began.

@@ -147,6 +147,12 @@ impl Core {
             rungs: ran.observed.rungs,
         };
         let Ran { model, rows, mut observed, resident, .. } = ran;
+        let fault = |row: &Result<_, RowFailure>| match row {
+            Err(RowFailure::Fault(fault)) => Some(fault.clone()),
+            _ => None,
+        };
+        let probe_fault = rows.iter().find_map(fault).filter(|_| step.purpose == Purpose::Probe);
+        let shape = step.shape;
         let lost = rows.iter().find_map(|row| match row {
             Err(RowFailure::Fault(fault @ Fault::DeviceLost { .. })) => Some(fault.clone()),
             _ => None,
@@ -174,6 +180,9 @@ impl Core {
         self.note_resident(model, resident);
         let completed = self.scheduler.complete(now, step, &observed, &refused, &mut self.ledger);
         self.note_least_workspace(model);
+        if let Some(fault) = probe_fault {
+            self.probe_failed(now, model, shape, &fault);
+        }
         debug_assert_eq!(self.ledger.check(), Ok(()), "the books balance after every step");
         for id in completed.finished {
             self.succeed(now, id);

@@ -11,6 +11,9 @@ use crate::units::{Bytes, Micros, RequestId, Timestamp};
 /// device may have refused it for reasons that the books do not know.
 const DEFERRED_FOR: Micros = Micros::secs(10);
 
+/// How often a probe is run that fails in the model's own code: what fails once may be an accident.
+const PROBE_FAULTS_MAX: u32 = 3;
+
 /// Weight of the newest step in the usual step time.
 const NEWEST: f64 = 0.1;
 
@@ -125,7 +128,7 @@ fn learn_probe(now: Timestamp, lane: &mut Lane, shape: Shape, seen: &Observed, c
     let was_stale = profile.state() == ProfileState::Stale;
     match seen.outcome {
         Outcome::Done => {
-            lane.probed = now;
+            (lane.probed, lane.probe_faults) = (now, 0);
             match lane.probe_runs.add(shape, seen.peak, seen.time) {
                 Some(measured) => profile.record(measured),
                 None => return,
@@ -135,8 +138,15 @@ fn learn_probe(now: Timestamp, lane: &mut Lane, shape: Shape, seen: &Observed, c
             profile.defer_probe(shape, ceiling);
             lane.retry_deferred_at.get_or_insert(now + DEFERRED_FOR);
         }
-        // A shape that the model cannot compute is never asked for again.
-        Outcome::Faulted => profile.defer_probe(shape, Bytes::MAX),
+        Outcome::Faulted => {
+            lane.probe_faults += 1;
+            if lane.probe_faults < PROBE_FAULTS_MAX {
+                return;
+            }
+            lane.probe_faults = 0;
+            // A shape that the model cannot compute is never asked for again.
+            profile.defer_probe(shape, Bytes::MAX);
+        }
     }
     if was_stale && profile.state() != ProfileState::Stale {
         lane.drift.reset();

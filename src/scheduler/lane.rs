@@ -55,6 +55,8 @@ pub(super) struct Lane {
     pub(super) profile: Option<Profile>,
     /// The runs so far of the probe that is being measured.
     pub(super) probe_runs: ProbeRuns,
+    /// How often the probe that is being measured has failed.
+    pub(super) probe_faults: u32,
     /// End of the last run of a probe that went through.
     pub(super) probed: Timestamp,
     /// When probes that ran out of memory are tried again, if there are some.
@@ -98,6 +100,7 @@ impl Lane {
             state: LaneState::Down(Rejection::NotLoaded),
             profile: None,
             probe_runs: ProbeRuns::default(),
+            probe_faults: 0,
             probed: Timestamp::START,
             retry_deferred_at: None,
             drift: Drift::default(),

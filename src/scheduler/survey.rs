@@ -6,7 +6,7 @@ use super::lane::Claim;
 use super::step::{Purpose, Reason, Step};
 use super::turn::Turn;
 use crate::memory::{Ledger, Reading, Shape};
-use crate::units::{Bytes, Micros, Timestamp};
+use crate::units::{Bytes, Micros, ModelId, Timestamp};
 
 /// A wait that a client does not notice: runs of probes that take no longer need no quiet time.
 const UNNOTICED: Micros = Micros::millis(50);
@@ -15,6 +15,22 @@ const UNNOTICED: Micros = Micros::millis(50);
 const PROBE_RETRY: Micros = Micros::secs(1);
 
 impl Scheduler {
+    /// Whether a loaded model will never be able to take a row of any length: what is missing to know the cost of the longest
+    /// fails whenever it is measured.
+    pub fn is_hopeless(&self, model: ModelId) -> bool {
+        let profile = self.lanes.get(&model).and_then(|lane| lane.profile.as_ref());
+        profile.is_some_and(|profile| {
+            let axes = profile.axes();
+            let smallest = profile.next_probe(Bytes::MAX).filter(|probe| is_smallest(probe.shape));
+            profile.predicted(alone(axes.kind, axes.extent.max)).is_none() && smallest.is_none()
+        })
+    }
+
+    /// When a run of one of the model's probes last went through.
+    pub fn last_probed(&self, model: ModelId) -> Timestamp {
+        self.lanes.get(&model).map_or(Timestamp::START, |lane| lane.probed)
+    }
+
     /// The next run of a lane's probe that there is room for, in the time of the claim whose turn it is.
     pub(super) fn survey(
         &mut self,

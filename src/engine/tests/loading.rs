@@ -116,6 +116,37 @@ fn a_load_that_fails_is_told_and_may_be_tried_again() {
 }
 
 #[test]
+fn a_model_whose_smallest_steps_fail_is_broken_and_gives_its_memory_back() {
+    let mut world = World::ready(Setup::of([model("a"), on_demand("b")]));
+    // Long rows fail, and not by accident.
+    world.machine().probe_faults = (u32::MAX, 9);
+    let mut call = load(&mut world, B);
+    let waiting = world.submit(B, &[16]);
+    world.rest();
+    assert_eq!(call.answer(), Err(Failure::Rejected(Rejection::Broken)));
+    assert_eq!(world.rejection(waiting), Rejection::Broken);
+    assert_eq!(world.state(B), ModelState::Broken);
+    assert!(!world.machine().held.contains_key(&B), "its memory is back");
+    let other = world.submit(id(0), &[3]);
+    world.rest();
+    world.assert_success(other);
+    // It was mended.
+    world.machine().probe_faults = (0, 0);
+    let mut again = load(&mut world, B);
+    world.rest();
+    assert_eq!((again.answer(), world.state(B)), (Ok(()), ModelState::Ready));
+}
+
+#[test]
+fn a_measurement_that_fails_by_accident_is_taken_again() {
+    let mut world = World::ready(Setup::of([model("a"), on_demand("b")]));
+    world.machine().probe_faults = (2, 1);
+    let mut call = load(&mut world, B);
+    world.rest();
+    assert_eq!((call.answer(), world.state(B)), (Ok(()), ModelState::Ready));
+}
+
+#[test]
 fn a_model_that_is_broken_from_the_start_hurts_nobody() {
     let mut setup = Setup::of([model("a")]);
     setup.models.push(Err("config.json is missing".to_owned()));

@@ -53,6 +53,8 @@ pub(super) struct Machine {
     pub(super) trims: usize,
     pub(super) misfortune: Option<Misfortune>,
     pub(super) load_fault: Option<Fault>,
+    /// So many runs of probes of so many tokens or more fail.
+    pub(super) probe_faults: (u32, u64),
     /// Bytes that a load can have, whatever the reading says; by how many loads that is noticed.
     pub(super) load_room: Option<(Bytes, u32)>,
     /// Time that a load takes.
@@ -84,6 +86,7 @@ impl Machine {
             trims: 0,
             misfortune: None,
             load_fault: None,
+            probe_faults: (0, 0),
             load_room: None,
             load_time: Micros::millis(100),
             step_time: Micros::new(200),
@@ -179,7 +182,14 @@ impl Machine {
         match purpose {
             RunPurpose::Measure => {
                 self.probes += 1;
-                return (observed.time, vec![ran(Vec::new(), observed)]);
+                let mut results = Vec::new();
+                let (left, from) = &mut self.probe_faults;
+                if *left > 0 && tokens >= *from {
+                    *left -= 1;
+                    observed.outcome = Outcome::Faulted;
+                    results = vec![Err(RowFailure::Fault(Fault::NotFinite { row: 0 })); rows.len()];
+                }
+                return (observed.time, vec![ran(results, observed)]);
             }
             RunPurpose::Trace => {
                 self.traces += 1;

@@ -134,6 +134,40 @@ fn a_revision_that_cannot_be_loaded_leaves_the_old_one_in_place() {
 }
 
 #[test]
+fn a_revision_whose_steps_fail_leaves_the_old_one_in_place() {
+    let mut world = World::ready(Setup::of([model("a")]).with_room_for(2));
+    world.machine().probe_faults = (u32::MAX, 1);
+    let mut reload = apply(&mut world, [replace("a")]);
+    world.rest();
+    let changes = reload.answer().expect("the reload was allowed");
+    let [Changed { outcome: Err(reason), in_place: false, .. }] = &changes[..] else { panic!("{changes:?}") };
+    assert!(reason.contains("not finite"), "{reason}");
+    assert_eq!((current(&world, "a"), world.state(id(0)), world.is_ready()), (id(0), ModelState::Ready, true));
+    world.advance(Micros::secs(120));
+    let request = world.submit(id(0), &[2]);
+    world.rest();
+    world.assert_success(request);
+    assert_eq!(world.machine().held.keys().copied().collect::<Vec<_>>(), [id(0)], "nothing of the other is left");
+}
+
+#[test]
+fn a_revision_that_is_measured_slowly_does_not_take_the_name_before_it_can_serve() {
+    let mut world = World::ready(Setup::of([model("a")]).with_room_for(2));
+    world.machine().step_time = Micros::secs(12);
+    let mut reload = apply(&mut world, [replace("a")]);
+    let began = world.now;
+    while world.now < began + Micros::secs(70) {
+        assert!(world.finish(), "it is being measured");
+        assert_eq!(world.state(current(&world, "a")), ModelState::Ready, "the name stands for one that serves");
+    }
+    reload.assert_waits();
+    world.machine().step_time = Micros::millis(1);
+    world.rest();
+    assert_eq!(reload.answer(), Ok(vec![changed("a", ChangeKind::Replaced, Ok(2))]));
+    assert_eq!(current(&world, "a"), id(1));
+}
+
+#[test]
 fn a_model_that_is_not_there_is_replaced_at_once() {
     let mut world = World::ready(Setup::of([on_demand("a")]));
     let mut reload = apply(&mut world, [Change::Replace(offer(on_demand("a")))]);
