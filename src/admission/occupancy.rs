@@ -1,6 +1,6 @@
 //! What waits for one model, and whether there is room for more.
 
-use super::{DrainRate, QueueLimit, QueueLimits, Rejection};
+use super::{DrainRate, QueueLimit, QueueLimits, Rejection, TooLarge};
 use crate::units::Bytes;
 
 /// What waits for one model, in the three units that are limited.
@@ -18,14 +18,20 @@ impl Occupancy {
     /// Is there room for `asked` beside what waits already? One rule for unary calls, streams and client batches.
     ///
     /// # Errors
-    /// [`Rejection::QueueFull`] with the first limit that does not hold, in the order rows, tokens, host bytes; its
-    /// hint is the time in which as much as is missing will have been served.
+    /// [`Rejection::TooLarge`] where not even an empty queue takes it. [`Rejection::QueueFull`] with the first limit that
+    /// does not hold, in the order rows, tokens, host bytes; its hint is the time in which as much as is missing will have
+    /// been served.
     pub fn admit(&self, asked: Occupancy, limits: &QueueLimits, drain: &DrainRate) -> Result<(), Rejection> {
         let checks = [
             (QueueLimit::Rows, self.rows, asked.rows, limits.rows),
             (QueueLimit::Tokens, self.tokens, asked.tokens, limits.tokens),
             (QueueLimit::HostBytes, self.host_bytes.get(), asked.host_bytes.get(), limits.host_bytes.get()),
         ];
+        for (limit, _, needed, possible) in checks {
+            if needed > possible {
+                return Err(Rejection::TooLarge(TooLarge::Queue { limit, needed, possible }));
+            }
+        }
         for (limit, waiting, asked, allowed) in checks {
             let missing = waiting.saturating_add(asked).saturating_sub(allowed);
             if missing > 0 {
@@ -84,7 +90,22 @@ mod tests {
         check(amount(0, 1_000, 0), amount(1, 1, 1), Some(QueueLimit::Tokens));
         check(amount(0, 0, 10_000), amount(1, 1, 1), Some(QueueLimit::HostBytes));
         check(amount(100, 1_000, 0), amount(1, 1, 1), Some(QueueLimit::Rows));
-        check(amount(1, 1, 1), amount(u64::MAX, 1, 1), Some(QueueLimit::Rows));
+    }
+
+    #[test]
+    fn what_an_empty_queue_does_not_take_is_not_to_be_sent_again() {
+        for (asked, limit, needed, possible) in [
+            (amount(101, 0, 0), QueueLimit::Rows, 101, 100),
+            (amount(u64::MAX, 1, 1), QueueLimit::Rows, u64::MAX, 100),
+            (amount(1, 1_001, 0), QueueLimit::Tokens, 1_001, 1_000),
+            (amount(1, 1, 10_001), QueueLimit::HostBytes, 10_001, 10_000),
+        ] {
+            for waiting in [amount(0, 0, 0), amount(100, 1_000, 10_000)] {
+                let rejection = waiting.admit(asked, &LIMITS, &DrainRate::default()).unwrap_err();
+                assert_eq!(rejection, Rejection::TooLarge(TooLarge::Queue { limit, needed, possible }));
+                assert_eq!(rejection.retry_after(), None);
+            }
+        }
     }
 
     #[test]

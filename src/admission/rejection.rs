@@ -50,6 +50,15 @@ pub enum TooLarge {
         /// The most that the model can ever be given.
         possible: Bytes,
     },
+    /// The whole request against what an empty queue takes.
+    Queue {
+        /// Which limit does not hold.
+        limit: QueueLimit,
+        /// What the request has, in the limit's unit.
+        needed: u64,
+        /// The limit.
+        possible: u64,
+    },
 }
 
 /// An expected reason for which a request gets no answer. The client can act on each.

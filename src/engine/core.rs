@@ -48,6 +48,8 @@ pub(super) struct Core {
     pub(super) at_stake: Vec<ModelId>,
     /// Cached workspace is to be returned when the device is idle.
     pub(super) trim_due: bool,
+    /// The last trim gave nothing back: the next one is due then, or after a step.
+    pub(super) trims_again_at: Timestamp,
     /// By model number.
     pub(super) models: Vec<Lifecycle>,
     pub(super) loads: Loads,
@@ -83,6 +85,7 @@ impl Core {
             ahead: None,
             at_stake: Vec::new(),
             trim_due: false,
+            trims_again_at: Timestamp::START,
             models: Vec::new(),
             loads: Loads::default(),
             load_rules,
@@ -274,7 +277,7 @@ impl Core {
         expected_revision: Option<u64>,
     ) -> Result<BudgetChange, BudgetError> {
         let ledger = &mut self.ledger;
-        self.shared.board.with(model, |status| {
+        let changed = self.shared.board.with(model, |status| {
             if let Some(expected) = expected_revision.filter(|expected| *expected != status.revision) {
                 return Err(BudgetError::Outdated { expected, current: status.revision });
             }
@@ -282,7 +285,12 @@ impl Core {
             status.budget = budget;
             status.revision += 1;
             Ok(change)
-        })
+        });
+        if changed.is_ok() {
+            // The last word counts.
+            self.life(model).guarantee_due = false;
+        }
+        changed
     }
 
     /// The largest batch of rows of the longest length that fits now.

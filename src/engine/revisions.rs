@@ -37,12 +37,23 @@ impl Core {
         self.shared.board.with(id, |status| (status.budget, status.pinned) = (in_force, pinned));
     }
 
-    /// Gives guarantees that could not be given before, as far as they can be now.
+    /// Gives guarantees that could not be given before, as far as they can be now. What else was set meanwhile stays.
     pub(super) fn grant_what_is_due(&mut self) {
         for id in self.model_ids() {
             let Lifecycle { guarantee_due, role, .. } = *self.life(id);
-            if guarantee_due && role == Role::Current {
-                self.grant(id);
+            let Ok(definition) = self.shared.registry.get(id).definition.clone() else { continue };
+            if !guarantee_due || role != Role::Current {
+                continue;
+            }
+            let Budget { guaranteed, .. } = budget(&definition.config, self.ledger.books().available());
+            let Budget { limit, .. } = self.shared.board.copy(id).budget;
+            let wanted = Budget { guaranteed, limit };
+            if self.ledger.set_budget(id, wanted).is_ok() {
+                self.life(id).guarantee_due = false;
+                self.shared.board.with(id, |status| {
+                    status.budget = wanted;
+                    status.revision += 1;
+                });
             }
         }
     }

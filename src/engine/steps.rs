@@ -13,7 +13,10 @@ use crate::device::{Ran, Report, RowFailure, Shortfall};
 use crate::memory::{Outcome, Reading};
 use crate::model::{Batch, Fault};
 use crate::scheduler::{Member, Purpose, Step, Work};
-use crate::units::{Bytes, ModelId, Timestamp};
+use crate::units::{Bytes, Micros, ModelId, Timestamp};
+
+/// How long a trim that gave nothing back is not tried again while no step runs.
+const TRIM_AGAIN: Micros = Micros::secs(1);
 
 impl Core {
     /// Starts the next step, if the device is idle and there is one.
@@ -73,7 +76,7 @@ impl Core {
     /// to do. Returned after a step whose successor is chosen already, it would be counted as free for that one, and be a
     /// neighbour's by the time it is needed.
     pub(super) fn trim(&mut self, now: Timestamp, reading: &Reading) {
-        let keep = self.ledger.trim(now, reading);
+        let keep = self.ledger.trim(now, reading).filter(|_| now >= self.trims_again_at);
         self.trim_due = keep.is_some();
         if let Some(keep) = keep.filter(|_| self.is_idle()) {
             self.trim_due = false;
@@ -122,6 +125,9 @@ impl Core {
                 let errand = self.errand.take();
                 debug_assert!(matches!(errand, Some(Errand::Trim)), "{errand:?}");
                 tracing::debug!(released_bytes = released.get(), "cached workspace returned");
+                // What cannot be given back now, because something lies in it, would be asked for again and again.
+                let again = if released == Bytes::ZERO { TRIM_AGAIN } else { Micros::ZERO };
+                self.trims_again_at = now + again;
                 // The last one is from before: what was ours then is anybody's now.
                 self.rig.reading(now);
             }
@@ -146,6 +152,8 @@ impl Core {
             ended: self.shared.clock.instant(now),
             rungs: ran.observed.rungs,
         };
+        // It may have freed what lay in the way of a trim.
+        self.trims_again_at = now;
         let Ran { model, rows, mut observed, resident, .. } = ran;
         let fault = |row: &Result<_, RowFailure>| match row {
             Err(RowFailure::Fault(fault)) => Some(fault.clone()),

@@ -199,6 +199,14 @@ fn tell_trace(model: &str, error: TraceError) -> Told {
     }
 }
 
+fn unit(limit: QueueLimit) -> &'static str {
+    match limit {
+        QueueLimit::Rows => "rows",
+        QueueLimit::Tokens => "tokens",
+        QueueLimit::HostBytes => "bytes",
+    }
+}
+
 fn tell_rejection(model: &str, rejection: Rejection) -> Told {
     let told = match rejection {
         Rejection::Empty => {
@@ -228,12 +236,20 @@ fn tell_rejection(model: &str, rejection: Rejection) -> Told {
             ),
         )
         .field("rows"),
+        Rejection::TooLarge(TooLarge::Queue { limit, needed, possible }) => {
+            let unit = unit(limit);
+            Told::new(
+                Code::InvalidArgument,
+                "TOO_LARGE",
+                format!(
+                    "the request has {needed} {unit} and the queue of model '{model}' takes {possible} at most: send it in \
+                     parts"
+                ),
+            )
+            .field("rows")
+        }
         Rejection::QueueFull { limit, waiting, asked, allowed, .. } => {
-            let unit = match limit {
-                QueueLimit::Rows => "rows",
-                QueueLimit::Tokens => "tokens",
-                QueueLimit::HostBytes => "bytes",
-            };
+            let unit = unit(limit);
             Told::new(
                 Code::ResourceExhausted,
                 "QUEUE_FULL",

@@ -51,6 +51,8 @@ pub(super) struct Machine {
     /// Workspace that steps have left.
     pub(super) cached: Bytes,
     pub(super) trims: usize,
+    /// What is cached cannot be given back.
+    pub(super) clings: bool,
     pub(super) misfortune: Option<Misfortune>,
     pub(super) load_fault: Option<Fault>,
     /// So many runs of probes of so many tokens or more fail.
@@ -84,6 +86,7 @@ impl Machine {
             held: BTreeMap::new(),
             cached: Bytes::ZERO,
             trims: 0,
+            clings: false,
             misfortune: None,
             load_fault: None,
             probe_faults: (0, 0),
@@ -129,6 +132,7 @@ impl Machine {
             Order::Unload { model } => (Micros::millis(1), vec![Report::Unloaded(self.release(model))]),
             Order::Run(run) => self.run(run),
             Order::Trim { keep } => {
+                let keep = if self.clings { self.cached } else { keep };
                 let released = self.cached.saturating_sub(keep);
                 self.cached = self.cached.min(keep);
                 self.trims += 1;

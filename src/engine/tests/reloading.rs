@@ -4,7 +4,7 @@ use super::world::{Asked, Setup, World, id, model, offer, on_demand, weights};
 use crate::config::{Amount, ModelConfig};
 use crate::engine::inbox::Message;
 use crate::engine::{Change, ChangeKind, ChangeRefusal, Changed, ModelState, Offer};
-use crate::memory::BudgetRefusal;
+use crate::memory::{Budget, BudgetRefusal};
 use crate::model::Fault;
 use crate::units::{Bytes, Micros, ModelId};
 
@@ -328,6 +328,35 @@ fn a_guarantee_follows_the_name() {
     assert!(reload.answer().expect("it is allowed").iter().all(|line| line.outcome.is_ok()));
     let guaranteed = |world: &World, id: ModelId| world.core.shared.board.copy(id).budget.guaranteed;
     assert!(guaranteed(&world, id(0)) > Bytes::mib(200) && guaranteed(&world, id(1)) == Bytes::ZERO);
+}
+
+#[test]
+fn a_guarantee_that_is_due_changes_nothing_else_when_it_is_given() {
+    // Others hold what it would promise.
+    let guaranteed = weights() + weights();
+    let own = |name: &str| ModelConfig { guaranteed: Amount::Bytes(guaranteed), ..model(name) };
+    for by_call in [false, true] {
+        let mut world = World::ready(Setup::of([model("a"), model("b")]).with_room_for(2));
+        assert!(apply(&mut world, [Change::Tune(own("a"))]).answer().is_ok());
+        let status = |world: &World| world.core.shared.board.copy(id(0));
+        assert_eq!(status(&world).budget.guaranteed, Bytes::ZERO, "it is due");
+        world.ask(|reply| Message::Pin { model: id(0), pinned: true, reply }).answer();
+        let set = Budget { guaranteed: Bytes::ZERO, limit: guaranteed + Bytes::mib(1) };
+        if by_call {
+            let call = |reply| Message::SetBudget { model: id(0), budget: set, expected_revision: None, reply };
+            assert!(world.ask(call).answer().is_ok());
+        }
+        let before = status(&world);
+        assert!(apply(&mut world, [Change::Remove("b".to_owned())]).answer().is_ok());
+        world.rest();
+        world.advance(Micros::secs(1));
+        world.rest();
+        let after = status(&world);
+        assert!(after.pinned, "as the call has set it");
+        let expected = if by_call { Bytes::ZERO } else { guaranteed };
+        assert_eq!((after.budget.guaranteed, after.budget.limit), (expected, before.budget.limit));
+        assert_eq!(after.revision > before.revision, !by_call, "whoever changes it next has to know of it");
+    }
 }
 
 #[test]

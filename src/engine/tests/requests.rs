@@ -183,3 +183,21 @@ fn a_row_that_waits_for_memory_is_given_up_after_a_bound_and_smaller_ones_pass()
     let Rejection::OutOfMemory { needed, available, .. } = world.rejection(large) else { panic!() };
     assert!(needed > available);
 }
+
+/// Something lies in the cached workspace and keeps it from going back: nobody waits for that.
+#[test]
+fn a_trim_that_frees_nothing_is_not_tried_without_end() {
+    let mut world = World::ready(Setup::of([model("a")]));
+    world.machine().clings = true;
+    world.machine().cached = Bytes::mib(200);
+    world.advance(Micros::secs(3));
+    world.rest();
+    let before = world.machine().trims;
+    let request = world.submit(id(0), &[3]);
+    world.rest();
+    world.assert_success(request);
+    world.advance(Micros::secs(10));
+    world.rest();
+    let tried = world.machine().trims - before;
+    assert!((1..=12).contains(&tried), "{tried} in ten seconds");
+}

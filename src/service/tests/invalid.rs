@@ -214,6 +214,11 @@ async fn failures_of_the_engine_become_statuses_with_details() {
         (Rejection::Empty, Code::InvalidArgument, "no rows"),
         (Rejection::TooLarge(TooLarge::Workspace { needed, possible: available }), Code::InvalidArgument, "4.00 MiB"),
         (Rejection::TooLarge(TooLarge::Rows { needed: 9, possible: 4 }), Code::InvalidArgument, "9 rows"),
+        (
+            Rejection::TooLarge(TooLarge::Queue { limit: QueueLimit::Tokens, needed: 9, possible: 4 }),
+            Code::InvalidArgument,
+            "takes 4 at most",
+        ),
         (Rejection::Late { at: LateAt::Step, waited: Micros::millis(12) }, Code::DeadlineExceeded, "12.0 ms"),
         (Rejection::Cancelled, Code::Cancelled, "cancelled"),
         (Rejection::OutOfMemory { needed, available, retry_after }, Code::ResourceExhausted, "9.00 MiB"),

@@ -17,12 +17,13 @@ pub enum Outcome<'a> {
 
 /// Every pair of outcome and reason that [`Outcome::words`] can answer, so that each series exists from the start: a
 /// counter that appears with its first event hides that event from `rate()`.
-pub(super) const WORDS: [(&str, &str); 22] = [
+pub(super) const WORDS: [(&str, &str); 23] = [
     ("answered", "answered"),
     ("rejected", "empty"),
     ("rejected", "too_long"),
     ("rejected", "too_many_rows"),
     ("rejected", "too_much_workspace"),
+    ("rejected", "too_much_at_once"),
     ("rejected", "queue_full_rows"),
     ("rejected", "queue_full_tokens"),
     ("rejected", "queue_full_bytes"),
@@ -59,6 +60,7 @@ const fn rejection_word(rejection: &Rejection) -> &'static str {
         Rejection::TooLarge(TooLarge::Length { .. }) => "too_long",
         Rejection::TooLarge(TooLarge::Rows { .. }) => "too_many_rows",
         Rejection::TooLarge(TooLarge::Workspace { .. }) => "too_much_workspace",
+        Rejection::TooLarge(TooLarge::Queue { .. }) => "too_much_at_once",
         Rejection::QueueFull { limit: QueueLimit::Rows, .. } => "queue_full_rows",
         Rejection::QueueFull { limit: QueueLimit::Tokens, .. } => "queue_full_tokens",
         Rejection::QueueFull { limit: QueueLimit::HostBytes, .. } => "queue_full_bytes",
@@ -102,6 +104,7 @@ mod tests {
             Rejection::TooLarge(TooLarge::Length { row: 0, needed: 1, possible: 0 }),
             Rejection::TooLarge(TooLarge::Rows { needed: 1, possible: 0 }),
             Rejection::TooLarge(TooLarge::Workspace { needed, possible: available }),
+            Rejection::TooLarge(TooLarge::Queue { limit: QueueLimit::Rows, needed: 1, possible: 0 }),
             full(QueueLimit::Rows),
             full(QueueLimit::Tokens),
             full(QueueLimit::HostBytes),
