@@ -205,7 +205,7 @@ async fn case_17_a_bad_row_is_named_and_other_callers_are_not_affected() {
 
 #[tokio::test]
 async fn failures_of_the_engine_become_statuses_with_details() {
-    use crate::admission::{LateAt, TooLarge};
+    use crate::admission::{LateAt, QueueLimit, TooLarge};
     use crate::model::Fault;
     use crate::units::{Bytes, Micros};
     let server = TestServer::start().await;
