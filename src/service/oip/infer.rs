@@ -43,7 +43,8 @@ pub(crate) async fn run<E: Inference>(
     let parameters = Parameters::read(&request.parameters)?;
     let (rows, padded) = inputs::rows(context, card, inputs, &parameters)?;
     let outputs = Outputs::read(card, &request.outputs, &parameters, padded)?;
-    context.check_answer(outputs.bytes(rows.len(), 1))?;
+    // A row of text has one token at least; how ids are padded is known already.
+    context.check_answer(outputs.bytes(card, &vec![1; rows.len()]))?;
 
     let deadline = arrival.deadline_within(parameters.timeout);
     let inquiry = Inquiry { rows, priority: parameters.priority, arrival, deadline };
@@ -53,7 +54,7 @@ pub(crate) async fn run<E: Inference>(
     let Served { answer, tokens, places, tokenize } = served;
     let (rows, columns) = (tokens.len(), outputs.columns(card, &tokens));
     // Known only now: rows are as long as the longest.
-    context.check_answer(outputs.bytes(rows, columns))?;
+    context.check_answer(outputs.bytes(card, &tokens))?;
     let definition = target.definition.clone();
     let rows_answered = Answered { vectors: answer.rows, tokens, places };
     let values = rows * columns * card.dimensions as usize;

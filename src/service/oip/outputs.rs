@@ -137,10 +137,25 @@ impl Outputs {
         Ok(Outputs { wanted, finish, padded })
     }
 
-    /// Bytes of the numbers in the answer for so many rows, each of so many vectors.
-    pub(crate) fn bytes(&self, rows: usize, vectors: usize) -> units::Bytes {
-        let numbers = self.wanted.iter().filter(|wanted| wanted.classification.is_none()).count();
-        units::Bytes::new((rows * vectors) as u64) * (self.finish.dimensions as u64) * 4 * numbers as u64
+    /// Bytes that the answer for rows of so many tokens has at least: numbers are counted to the byte, a class as the
+    /// shortest text that it can be.
+    pub(crate) fn bytes(&self, card: &ModelCard, tokens: &[u32]) -> units::Bytes {
+        let rows = tokens.len() as u64;
+        let vectors = rows * self.columns(card, tokens) as u64;
+        let filled = match card.task {
+            Task::TokenClassify => tokens.iter().copied().map(u64::from).sum(),
+            Task::Embed | Task::Classify | Task::Rerank => rows,
+        };
+        let of_one = |wanted: &Wanted| match (wanted.kind, wanted.classification) {
+            (Kind::Tokens, _) => rows * 8,
+            (Kind::Offsets, _) => vectors * 2 * 8,
+            (Kind::Embedding | Kind::Scores | Kind::Logits, None) => vectors * self.finish.dimensions as u64 * 4,
+            (Kind::Embedding | Kind::Scores | Kind::Logits, Some(best)) => {
+                let padding = vectors.saturating_sub(filled);
+                (filled * shortest_class(card) + padding * 4) * best.min(self.finish.dimensions) as u64
+            }
+        };
+        units::Bytes::new(self.wanted.iter().map(of_one).sum())
     }
 
     /// Vectors of each row in the answer: 1, or where they are tokens' as many as the longest row has.
@@ -189,6 +204,12 @@ pub(crate) struct Answered {
     pub(crate) vectors: Vec<Vec<f32>>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) places: Vec<Vec<Place>>,
+}
+
+/// Bytes of the shortest text that a class can be, with the length before it.
+fn shortest_class(card: &ModelCard) -> u64 {
+    let label = card.labels.iter().map(|label| 1 + label.len()).min().unwrap_or(0);
+    (size_of::<u32>() + "0.000000:0".len() + label) as u64
 }
 
 /// The best so many values as text, in the form that the classification extension has for them.

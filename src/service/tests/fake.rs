@@ -72,6 +72,15 @@ pub(super) fn vector(row: &TokenRow, dimensions: u32) -> Vec<f32> {
 
 impl FakeEngine {
     pub(super) fn new() -> FakeEngine {
+        FakeEngine::of(false)
+    }
+
+    /// With `tag`, a classifier of tokens, among its models.
+    pub(super) fn with_tagger() -> FakeEngine {
+        FakeEngine::of(true)
+    }
+
+    fn of(tagger: bool) -> FakeEngine {
         let encoder = |length_max| {
             let json = include_bytes!("../../../models/tiny-embed/tokenizer.json");
             Arc::new(TextEncoder::new(json, length_max, VOCABULARY, 2).unwrap())
@@ -86,7 +95,10 @@ impl FakeEngine {
             length_max: LENGTH_MAX,
             truncate: Truncate::No,
             dimensions,
-            labels: if task == Task::Classify { LABELS.map(str::to_owned).to_vec() } else { Vec::new() },
+            labels: match task {
+                Task::Classify | Task::TokenClassify => LABELS.map(str::to_owned).to_vec(),
+                Task::Embed | Task::Rerank => Vec::new(),
+            },
             pooling: None,
             normalize: true,
             prompts: BTreeMap::from([("query".to_owned(), "search: ".to_owned())]),
@@ -102,7 +114,8 @@ impl FakeEngine {
             ("section", Ok(card("section", Task::Classify, LABELS.len() as u32))),
             ("broken", Err("config.json is missing".to_owned())),
         ];
-        let registered = models.into_iter().enumerate().map(|(index, (name, card))| {
+        let tag = tagger.then(|| ("tag", Ok(card("tag", Task::TokenClassify, LABELS.len() as u32))));
+        let registered = models.into_iter().chain(tag).enumerate().map(|(index, (name, card))| {
             let id = ModelId::new(index as u32);
             let definition = card.map(|card| Arc::new(Definition { config: config(name), card: Arc::new(card) }));
             Arc::new(Registered { id, name: name.to_owned(), required: true, definition })
@@ -172,8 +185,12 @@ impl FakeEngine {
     fn answer(&self, submission: &Submission) -> Answer {
         self.0.ran.fetch_add(1, Ordering::SeqCst);
         let model = &self.0.models[submission.model.get() as usize];
-        let dimensions = model.card().unwrap().dimensions;
-        let rows: Vec<_> = submission.rows.iter().map(|row| vector(row, dimensions)).collect();
+        let card = model.card().unwrap();
+        let of_row = |row: &Arc<TokenRow>| match card.task {
+            Task::TokenClassify => vector(row, card.dimensions * row.ids.len() as u32),
+            Task::Embed | Task::Classify | Task::Rerank => vector(row, card.dimensions),
+        };
+        let rows: Vec<_> = submission.rows.iter().map(of_row).collect();
         let once = |tally: &mut Tally, time| *tally = Tally { count: tally.count + 1, total: tally.total + time };
         let counted = &mut self.0.statuses.lock().unwrap()[submission.model.get() as usize].statistics;
         once(&mut counted.success, Micros::new(900));

@@ -35,15 +35,19 @@ impl TestServer {
     }
 
     pub(super) async fn traced(traces: Traces) -> TestServer {
-        TestServer::with_both(Limits { drain_notice: Duration::ZERO, ..Limits::default() }, traces).await
+        TestServer::over(FakeEngine::new(), Limits { drain_notice: Duration::ZERO, ..Limits::default() }, traces).await
     }
 
     pub(super) async fn with(limits: Limits) -> TestServer {
-        TestServer::with_both(limits, Traces::off()).await
+        TestServer::over(FakeEngine::new(), limits, Traces::off()).await
     }
 
-    async fn with_both(limits: Limits, traces: Traces) -> TestServer {
-        let engine = FakeEngine::new();
+    /// With `tag`, a classifier of tokens, among its models.
+    pub(super) async fn with_tagger(limits: Limits) -> TestServer {
+        TestServer::over(FakeEngine::with_tagger(), limits, Traces::off()).await
+    }
+
+    async fn over(engine: FakeEngine, limits: Limits, traces: Traces) -> TestServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = Endpoint::from_shared(format!("http://{}", listener.local_addr().unwrap())).unwrap();
         let fronts = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -30,12 +30,16 @@ impl Front {
         Front::with(Limits::default())
     }
 
-    fn with(limits: Limits) -> Front {
+    pub(super) fn with(limits: Limits) -> Front {
         Front::traced(limits, Traces::off())
     }
 
     pub(super) fn traced(limits: Limits, traces: Traces) -> Front {
-        let (engine, (draining, is_draining)) = (FakeEngine::new(), watch::channel(false));
+        Front::over(FakeEngine::new(), limits, traces)
+    }
+
+    pub(super) fn over(engine: FakeEngine, limits: Limits, traces: Traces) -> Front {
+        let (draining, is_draining) = watch::channel(false);
         let context = Context::new(engine.clone(), limits, traces, is_draining, None).unwrap();
         Front { engine, draining, app: router(Arc::new(context)) }
     }

@@ -4,7 +4,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use prost::bytes::{Buf, Bytes};
 use serde::Serialize;
-use serde::ser::{SerializeSeq, Serializer};
+use serde::ser::{Error, SerializeSeq, Serializer};
 
 use super::message::{Binary, JSON_LENGTH};
 use crate::service::http::{respond_bytes, written_json};
@@ -35,7 +35,7 @@ struct BinarySize {
     binary_data_size: usize,
 }
 
-/// The elements of a blob as JSON has them, one list: FP32 as numbers, BYTES as texts.
+/// The elements of a blob as JSON has them, one list: FP32 and INT64 as numbers, BYTES as texts.
 struct Elements<'a> {
     datatype: &'a str,
     blob: &'a Bytes,
@@ -44,17 +44,26 @@ struct Elements<'a> {
 impl Serialize for Elements<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(None)?;
-        if self.datatype == "BYTES" {
-            let mut left = self.blob.clone();
-            // Our own writing: every length is there and fits.
-            while left.remaining() >= size_of::<u32>() {
-                let length = left.get_u32_le() as usize;
-                list.serialize_element(&String::from_utf8_lossy(&left.split_to(length)))?;
+        match self.datatype {
+            "BYTES" => {
+                let mut left = self.blob.clone();
+                // Our own writing: every length is there and fits.
+                while left.remaining() >= size_of::<u32>() {
+                    let length = left.get_u32_le() as usize;
+                    list.serialize_element(&String::from_utf8_lossy(&left.split_to(length)))?;
+                }
             }
-        } else {
-            for bytes in self.blob.as_chunks::<4>().0 {
-                list.serialize_element(&f32::from_le_bytes(*bytes))?;
+            "INT64" => {
+                for bytes in self.blob.as_chunks::<8>().0 {
+                    list.serialize_element(&i64::from_le_bytes(*bytes))?;
+                }
             }
+            "FP32" => {
+                for bytes in self.blob.as_chunks::<4>().0 {
+                    list.serialize_element(&f32::from_le_bytes(*bytes))?;
+                }
+            }
+            other => return Err(S::Error::custom(format!("no output of {other} can be written"))),
         }
         list.end()
     }
