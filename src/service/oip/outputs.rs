@@ -227,22 +227,20 @@ pub(super) fn put_best(blob: &mut BytesMut, card: &ModelCard, values: &[f32], be
 fn classification(field: &str, output: &InferRequestedOutputTensor) -> Result<Option<usize>, Problem> {
     let mut best = None;
     for (name, parameter) in &output.parameters {
+        let value = Value { of: field, name, choice: parameter.parameter_choice.as_ref() };
         match name.as_str() {
             "classification" => {
-                let count = Value { name, choice: parameter.parameter_choice.as_ref() }.count()?;
+                let count = value.count()?;
                 if count == 0 {
                     return Err(Problem::invalid(field, "classification is 0: ask for the best 1 or more"));
                 }
                 best = Some(usize::try_from(count).unwrap_or(usize::MAX));
             }
-            "shared_memory_region" => {
+            shared if shared.starts_with("shared_memory_") => {
                 return Err(Problem::NotOffered("shared memory is not offered: take the output from the answer"));
             }
-            theirs if theirs.starts_with("binary_data") => {}
-            other => {
-                let text = format!("its parameter '{other}' is not known; there is: classification");
-                return Err(Problem::invalid(field, text));
-            }
+            _ if value.is_theirs()? => {}
+            _ => return Err(value.invalid("it is not known; there are: classification, content_type")),
         }
     }
     Ok(best)

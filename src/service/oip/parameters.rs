@@ -28,7 +28,7 @@ impl Parameters {
     pub(crate) fn read(given: &HashMap<String, InferParameter>) -> Result<Parameters, Problem> {
         let mut read = Parameters::default();
         for (name, parameter) in given {
-            let value = Value { name, choice: parameter.parameter_choice.as_ref() };
+            let value = Value { of: "", name, choice: parameter.parameter_choice.as_ref() };
             match name.as_str() {
                 "priority" => read.priority = value.priority()?,
                 "timeout" => read.timeout = Some(value.count()?).filter(|us| *us > 0).map(Duration::from_micros),
@@ -36,11 +36,9 @@ impl Parameters {
                 "prompt_name" => read.prompt_name = value.text()?.to_owned(),
                 "normalize" => read.normalize = Some(value.flag()?),
                 "dimensions" => read.dimensions = value.count()?,
-                sequence if sequence.starts_with("sequence_") => {
-                    return Err(value.invalid("sequences are not supported: every request stands for itself"));
-                }
-                // What clients add about their own side of the transport means nothing here.
-                theirs if theirs.starts_with("triton_") || theirs.starts_with("binary_data") => {}
+                sequence if sequence.starts_with("sequence_") => value.check_sequence()?,
+                theirs if theirs.starts_with("triton_") => {}
+                _ if value.is_theirs()? => {}
                 _ => {
                     return Err(value.invalid(
                         "it is not known; there are: priority, timeout, truncate, prompt_name, normalize, dimensions",
@@ -54,13 +52,46 @@ impl Parameters {
 
 /// One parameter with its name.
 pub(crate) struct Value<'a> {
+    /// The tensor that it belongs to, as errors name it, or nothing: the request.
+    pub(crate) of: &'a str,
     pub(crate) name: &'a str,
     pub(crate) choice: Option<&'a ParameterChoice>,
 }
 
+/// What MLServer's clients say of how they see a tensor. Its elements are sent in the same way with each.
+const CONTENT_TYPES: [&str; 3] = ["str", "np", "hf"];
+
 impl Value<'_> {
-    fn invalid(&self, text: impl Into<String>) -> Problem {
-        Problem::invalid(format!("parameters['{}']", self.name), text)
+    pub(crate) fn invalid(&self, text: impl Into<String>) -> Problem {
+        let dot = if self.of.is_empty() { "" } else { "." };
+        Problem::invalid(format!("{}{dot}parameters['{}']", self.of, self.name), text)
+    }
+
+    /// Whether it is about the client's own side, of the transport or of a library there, and means nothing here. It may
+    /// be with a request or with a tensor.
+    pub(crate) fn is_theirs(&self) -> Result<bool, Problem> {
+        match (self.name, self.choice) {
+            ("content_type", _) => match self.text()? {
+                known if CONTENT_TYPES.contains(&known) => Ok(true),
+                "base64" => Err(self.invalid("it is 'base64', which is not decoded here: send texts as they are")),
+                other => {
+                    Err(self.invalid(format!("it is '{other}'; there are: {}, or none", CONTENT_TYPES.join(", "))))
+                }
+            },
+            ("headers", _) => Ok(true),
+            (name, _) => Ok(name.starts_with("binary_data")),
+        }
+    }
+
+    /// Refuses a sequence. Clients say with every request that it belongs to none.
+    fn check_sequence(&self) -> Result<(), Problem> {
+        match self.choice {
+            Some(
+                ParameterChoice::BoolParam(false) | ParameterChoice::Int64Param(0) | ParameterChoice::Uint64Param(0),
+            ) => Ok(()),
+            Some(ParameterChoice::StringParam(id)) if id.is_empty() => Ok(()),
+            _ => Err(self.invalid("sequences are not supported: every request stands for itself")),
+        }
     }
 
     /// A number that is not negative.
@@ -90,14 +121,10 @@ impl Value<'_> {
 
     fn priority(&self) -> Result<Priority, Problem> {
         let level = self.count()?;
-        let found = match level {
-            0 => Some(Priority::default()),
-            level => usize::try_from(level - 1).ok().and_then(|index| PRIORITY_LEVELS.get(index).copied()),
-        };
-        found.ok_or_else(|| {
-            let last = PRIORITY_LEVELS.len();
-            self.invalid(format!("it is {level}; levels are 1 (the most urgent) to {last}, and 0 for the default"))
-        })
+        let Some(index) = level.checked_sub(1) else { return Ok(Priority::default()) };
+        let found = usize::try_from(index).ok().and_then(|index| PRIORITY_LEVELS.get(index).copied());
+        // Of a client whose other server has more levels.
+        Ok(found.unwrap_or(Priority::Low))
     }
 
     fn truncate(&self) -> Result<Truncate, Problem> {
@@ -126,16 +153,36 @@ mod tests {
         check(Int64Param(1), Some(Priority::High));
         check(Uint64Param(2), Some(Priority::Normal));
         check(Uint64Param(3), Some(Priority::Low));
-        check(Uint64Param(4), None);
+        check(Uint64Param(4), Some(Priority::Low));
+        check(Uint64Param(u64::MAX), Some(Priority::Low));
         check(Int64Param(-1), None);
         check(StringParam("1".to_owned()), None);
     }
 
     #[test]
     fn unknown_parameters_are_refused_and_transport_ones_ignored() {
-        use ParameterChoice::BoolParam;
+        use ParameterChoice::{BoolParam, Int64Param, StringParam, Uint64Param};
         assert!(read("dimension", BoolParam(true)).is_err());
-        assert!(read("sequence_start", BoolParam(true)).is_err());
+        for (name, choice) in [
+            ("sequence_start", BoolParam(true)),
+            ("sequence_id", Int64Param(7)),
+            ("sequence_id", StringParam("a".to_owned())),
+            ("content_type", StringParam("pd".to_owned())),
+            ("content_type", BoolParam(true)),
+        ] {
+            assert!(read(name, choice.clone()).is_err(), "{name} {choice:?}");
+        }
+        for (name, choice) in [
+            ("sequence_start", BoolParam(false)),
+            ("sequence_end", BoolParam(false)),
+            ("sequence_id", Int64Param(0)),
+            ("sequence_id", Uint64Param(0)),
+            ("sequence_id", StringParam(String::new())),
+            ("content_type", StringParam("hf".to_owned())),
+            ("headers", StringParam("anything".to_owned())),
+        ] {
+            assert_eq!(read(name, choice), Ok(Parameters::default()), "{name}");
+        }
         assert_eq!(read("triton_enable_empty_final_response", BoolParam(true)), Ok(Parameters::default()));
     }
 }

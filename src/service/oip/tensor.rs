@@ -2,6 +2,7 @@
 
 use prost::bytes::{Buf, Bytes};
 
+use super::parameters::Value;
 use crate::service::errors::Problem;
 use crate::service::proto::inference::InferTensorContents;
 use crate::service::proto::inference::model_infer_request::InferInputTensor;
@@ -50,8 +51,15 @@ impl Tensor {
     pub(crate) fn read(input: InferInputTensor, raw: Option<Bytes>) -> Result<Tensor, Problem> {
         let field = format!("inputs['{}']", input.name);
         let invalid = |text: String| Problem::invalid(field.clone(), text);
-        if input.parameters.contains_key("shared_memory_region") {
-            return Err(Problem::NotOffered("shared memory is not offered: send the tensor's contents in the request"));
+        for (name, parameter) in &input.parameters {
+            if name.starts_with("shared_memory_") {
+                let text = "shared memory is not offered: send the tensor's contents in the request";
+                return Err(Problem::NotOffered(text));
+            }
+            let value = Value { of: &field, name, choice: parameter.parameter_choice.as_ref() };
+            if !value.is_theirs()? {
+                return Err(value.invalid("it is not known; there is: content_type"));
+            }
         }
         let Some((datatype, size)) = DATATYPES.into_iter().find(|(name, _)| *name == input.datatype) else {
             let known: Vec<_> = DATATYPES.iter().map(|(name, _)| *name).collect();

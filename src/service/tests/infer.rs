@@ -150,6 +150,20 @@ async fn parameters_reach_the_engine_and_the_result() {
 }
 
 #[tokio::test]
+async fn what_client_libraries_add_changes_nothing() {
+    let server = TestServer::start().await;
+    let plain = server.infer(texts("embed", &["web"])).await.unwrap();
+    for name in ["str", "np", "hf"] {
+        let parameter = || InferParameter { parameter_choice: Some(ParameterChoice::StringParam(name.to_owned())) };
+        let parameters = || [("content_type".to_owned(), parameter()), ("headers".to_owned(), parameter())].into();
+        let mut request = ModelInferRequest { parameters: parameters(), ..texts("embed", &["web"]) };
+        request.inputs[0].parameters = parameters();
+        request.outputs = vec![InferRequestedOutputTensor { name: "embedding".to_owned(), parameters: parameters() }];
+        assert_eq!(server.infer(request).await.unwrap().raw_output_contents, plain.raw_output_contents, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn only_the_served_version_is_there() {
     let server = TestServer::start().await;
     let version = |version: &str| ModelInferRequest { model_version: version.to_owned(), ..texts("embed", &["web"]) };

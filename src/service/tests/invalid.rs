@@ -104,7 +104,7 @@ async fn case_30_bad_requests_are_named() {
 
     let good = || texts("embed", &["web"]);
     check(&server, with_parameter(good(), "sequence_id", Int64Param(4)), &["sequence_id", "not supported"]).await;
-    check(&server, with_parameter(good(), "priority", Int64Param(9)), &["parameters['priority']", "9"]).await;
+    check(&server, with_parameter(good(), "priority", Int64Param(-9)), &["parameters['priority']", "9"]).await;
     check(&server, with_parameter(good(), "timeout", Int64Param(-1)), &["parameters['timeout']", "-1"]).await;
     check(&server, with_parameter(good(), "timeout", StringParam("1".into())), &["int64"]).await;
     check(&server, with_parameter(good(), "dimension", Int64Param(4)), &["'dimension'", "dimensions"]).await;
@@ -115,6 +115,25 @@ async fn case_30_bad_requests_are_named() {
     check(&server, ModelInferRequest { outputs: vec![output("logits")], ..good() }, &["'logits'", "embedding"]).await;
     let twice = vec![output("embedding"), output("embedding")];
     check(&server, ModelInferRequest { outputs: twice, ..good() }, &["twice"]).await;
+    let of_tensors = |name: &str, choice: ParameterChoice| {
+        let parameters = || [(name.to_owned(), InferParameter { parameter_choice: Some(choice.clone()) })].into();
+        let mut of_input = good();
+        of_input.inputs[0].parameters = parameters();
+        let asked = InferRequestedOutputTensor { parameters: parameters(), ..output("embedding") };
+        [("inputs['TEXT'].", of_input), ("outputs['embedding'].", ModelInferRequest { outputs: vec![asked], ..good() })]
+    };
+    let text = |text: &str| StringParam(text.to_owned());
+    for (name, choice, part) in [
+        ("content_type", text("base64"), "send texts as they are"),
+        ("content_type", text("pd"), "'pd'; there are: str, np, hf"),
+        ("content_type", Int64Param(1), "has to be a string"),
+        ("truncate", text("end"), "not known"),
+    ] {
+        for (place, request) in of_tensors(name, choice) {
+            check(&server, request, &[place, name, part]).await;
+        }
+    }
+    check(&server, with_parameter(good(), "content_type", text("pd")), &["parameters['content_type']", "str"]).await;
     let many = vec!["web"; 1025];
     check(&server, texts("embed", &many), &["1025 rows", "1024"]).await;
     let mut shared = good();

@@ -6,7 +6,9 @@ use axum::http::HeaderMap;
 use axum::http::header::CONTENT_ENCODING;
 use prost::bytes::Bytes;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
+use super::absent::{Given, or_default};
 use super::data::Data;
 use crate::service::errors::Problem;
 use crate::service::http::read_json;
@@ -23,21 +25,21 @@ pub(super) const BINARY_SIZE: &str = "binary_data_size";
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Message {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     id: String,
     /// Some clients name again what the path names.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     model_name: String,
-    #[serde(default)]
-    model_version: Option<String>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
+    model_version: String,
+    #[serde(default, deserialize_with = "or_default")]
     parameters: Parameters,
     inputs: Vec<Input>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     outputs: Vec<Output>,
 }
 
-type Parameters = HashMap<String, Parameter>;
+type Parameters = Given<Parameter>;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,7 +47,7 @@ struct Input {
     name: String,
     datatype: String,
     shape: Vec<i64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     parameters: Parameters,
     #[serde(default)]
     data: Option<Data>,
@@ -55,7 +57,7 @@ struct Input {
 #[serde(deny_unknown_fields)]
 struct Output {
     name: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     parameters: Parameters,
 }
 
@@ -67,18 +69,29 @@ enum Parameter {
     Signed(i64),
     Number(f64),
     Text(String),
+    /// A list, or values by name. None of ours is one.
+    Structure(IgnoredAny),
 }
 
 impl From<Parameter> for InferParameter {
     fn from(parameter: Parameter) -> InferParameter {
         let choice = match parameter {
-            Parameter::Flag(flag) => ParameterChoice::BoolParam(flag),
-            Parameter::Unsigned(count) => ParameterChoice::Uint64Param(count),
-            Parameter::Signed(number) => ParameterChoice::Int64Param(number),
-            Parameter::Number(number) => ParameterChoice::DoubleParam(number),
-            Parameter::Text(text) => ParameterChoice::StringParam(text),
+            Parameter::Flag(flag) => Some(ParameterChoice::BoolParam(flag)),
+            Parameter::Unsigned(count) => Some(ParameterChoice::Uint64Param(count)),
+            Parameter::Signed(number) => Some(ParameterChoice::Int64Param(number)),
+            Parameter::Number(number) => Some(ParameterChoice::DoubleParam(number)),
+            Parameter::Text(text) => Some(ParameterChoice::StringParam(text)),
+            // gRPC has none: a parameter without a value, whose name is looked at all the same.
+            Parameter::Structure(IgnoredAny) => None,
         };
-        InferParameter { parameter_choice: Some(choice) }
+        InferParameter { parameter_choice: choice }
+    }
+}
+
+impl Parameters {
+    /// As gRPC has them.
+    fn written(self) -> HashMap<String, InferParameter> {
+        self.0.into_iter().map(|(name, parameter)| (name, parameter.into())).collect()
     }
 }
 
@@ -114,20 +127,20 @@ pub(super) async fn read(model: String, version: String, headers: &HeaderMap, se
     let message: Message = read_json(written).await?;
     let named_again = [
         ("model_name", message.model_name.as_str(), model.as_str()),
-        ("model_version", message.model_version.as_deref().unwrap_or_default(), version.as_str()),
+        ("model_version", message.model_version.as_str(), version.as_str()),
     ];
     for (field, again, by_path) in named_again {
         if !again.is_empty() && !by_path.is_empty() && again != by_path {
             return Err(Problem::invalid(field, format!("it is '{again}' and the path says '{by_path}'")));
         }
     }
-    let version = if version.is_empty() { message.model_version.unwrap_or_default() } else { version };
+    let version = if version.is_empty() { message.model_version } else { version };
     let (outputs, binary) = outputs(&message.parameters, message.outputs)?;
     let request = ModelInferRequest {
         model_name: model,
         model_version: version,
         id: message.id,
-        parameters: message.parameters.into_iter().map(|(name, parameter)| (name, parameter.into())).collect(),
+        parameters: message.parameters.written(),
         outputs,
         ..ModelInferRequest::default()
     };
@@ -152,16 +165,15 @@ fn outputs(parameters: &Parameters, asked: Vec<Output>) -> Result<(Vec<InferRequ
         Some(Parameter::Flag(flag)) => Ok(Some(*flag)),
         Some(_) => Err(Problem::invalid(place, "it has to be true or false")),
     };
-    let all = flag("parameters['binary_data_output']", parameters.get("binary_data_output"))?.unwrap_or(false);
+    let all = flag("parameters['binary_data_output']", parameters.0.get("binary_data_output"))?.unwrap_or(false);
     let mut binary = Binary { all, by_name: HashMap::new() };
     let mut outputs = Vec::with_capacity(asked.len());
     for Output { name, parameters } in asked {
         let place = format!("outputs['{name}'].parameters['binary_data']");
-        if let Some(wanted) = flag(&place, parameters.get("binary_data"))? {
+        if let Some(wanted) = flag(&place, parameters.0.get("binary_data"))? {
             binary.by_name.insert(name.clone(), wanted);
         }
-        let parameters = parameters.into_iter().map(|(name, parameter)| (name, parameter.into())).collect();
-        outputs.push(InferRequestedOutputTensor { name, parameters });
+        outputs.push(InferRequestedOutputTensor { name, parameters: parameters.written() });
     }
     Ok((outputs, binary))
 }
@@ -170,7 +182,7 @@ fn inputs(inputs: Vec<Input>, mut blobs: Bytes) -> Result<Vec<(InferInputTensor,
     let mut read = Vec::with_capacity(inputs.len());
     for Input { name, datatype, shape, mut parameters, data } in inputs {
         let field = format!("inputs['{name}']");
-        let size = match parameters.remove(BINARY_SIZE) {
+        let size = match parameters.0.remove(BINARY_SIZE) {
             None => None,
             Some(Parameter::Unsigned(size)) => Some(size),
             Some(_) => return Err(Problem::invalid(field, format!("{BINARY_SIZE} has to be a number of bytes"))),
@@ -194,7 +206,7 @@ fn inputs(inputs: Vec<Input>, mut blobs: Bytes) -> Result<Vec<(InferInputTensor,
                 (None, Some(blobs.split_to(size)))
             }
         };
-        let parameters = parameters.into_iter().map(|(name, parameter)| (name, parameter.into())).collect();
+        let parameters = parameters.written();
         read.push((InferInputTensor { name, datatype, shape, parameters, contents }, raw));
     }
     if !blobs.is_empty() {

@@ -1,5 +1,6 @@
 //! The protocol over HTTP: JSON, and tensors as bytes behind it for those who want them so.
 
+mod absent;
 mod data;
 mod message;
 mod answer;
@@ -15,6 +16,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get, post};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::{infer, metadata, repository, settings};
@@ -23,6 +25,7 @@ use crate::service::context::{Context, Target};
 use crate::service::errors::Problem;
 use crate::service::http::{OipProblem, OptionalMessage, Sent, respond_json};
 use crate::service::port::{Inference, Operations};
+use absent::{Given, or_default};
 use message::Asked;
 
 type Shared<E> = State<Arc<Context<E>>>;
@@ -154,7 +157,7 @@ async fn model_infer<E: Inference>(
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct IndexMessage {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "or_default")]
     ready: bool,
 }
 
@@ -171,8 +174,8 @@ async fn index<E: Inference>(
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RepositoryMessage {
-    #[serde(default)]
-    parameters: serde_json::Map<String, Value>,
+    #[serde(default, deserialize_with = "or_default")]
+    parameters: Given<IgnoredAny>,
 }
 
 async fn load<E: Inference + Operations>(
@@ -180,7 +183,7 @@ async fn load<E: Inference + Operations>(
     named: Named,
     OptionalMessage(message): OptionalMessage<RepositoryMessage>,
 ) -> Answer {
-    let overrides = !message?.parameters.is_empty();
+    let overrides = !message?.parameters.0.is_empty();
     repository::load(&context, "", &named.model, overrides).await?;
     Ok(StatusCode::OK.into_response())
 }
