@@ -29,7 +29,10 @@ pub(super) async fn models(channel: Connection) -> anyhow::Result<Vec<ModelFacts
         }
         let asked = wire::ModelMetadataRequest { name: listed.name.clone(), version: String::new() };
         let metadata = service.model_metadata(asked).await.context("ModelMetadata")?.into_inner();
-        let (task, dtype) = (task_of(&metadata)?, dtype_of(&metadata));
+        let asked = wire::ModelConfigRequest { name: listed.name.clone(), version: String::new() };
+        // Not every server has it.
+        let config = service.model_config(asked).await.ok().and_then(|answer| answer.into_inner().config);
+        let (task, dtype) = (task_of(&metadata)?, dtype_of(config.as_ref()));
         models.push(ModelFacts { name: listed.name, task, dtype, length_max: LENGTH_MAX, ready, settled: true });
     }
     Ok(models)
@@ -50,9 +53,10 @@ fn task_of(metadata: &wire::ModelMetadataResponse) -> anyhow::Result<Task> {
     }
 }
 
-/// Said by our servers among the properties. Where it is not, the widest tolerance keeps a check from crying wolf.
-fn dtype_of(metadata: &wire::ModelMetadataResponse) -> Dtype {
-    metadata.properties.get("dtype").and_then(|dtype| dtype.parse().ok()).unwrap_or(Dtype::Int8)
+/// Said by our servers among the parameters. Where it is not, the widest tolerance keeps a check from crying wolf.
+fn dtype_of(config: Option<&wire::ModelConfig>) -> Dtype {
+    let said = config.and_then(|config| config.parameters.get("dtype"));
+    said.and_then(|dtype| dtype.string_value.parse().ok()).unwrap_or(Dtype::Int8)
 }
 
 pub(super) async fn ask(channel: Connection, model: &ModelFacts, call: &Call) -> Result<Reply, Status> {

@@ -112,8 +112,8 @@ impl<E: Inference + Operations> GrpcInferenceService for Oip<E> {
         request: Request<RepositoryModelLoadRequest>,
     ) -> Result<Response<RepositoryModelLoadResponse>, Status> {
         let RepositoryModelLoadRequest { repository_name, model_name, parameters } = request.into_inner();
-        repository::load(&self.context, &repository_name, &model_name, !parameters.is_empty()).await?;
-        Ok(Response::new(RepositoryModelLoadResponse {}))
+        let model_name = repository::load(&self.context, &repository_name, &model_name, !parameters.is_empty()).await?;
+        Ok(Response::new(RepositoryModelLoadResponse { model_name, is_loaded: true }))
     }
 
     async fn repository_model_unload(
@@ -122,8 +122,8 @@ impl<E: Inference + Operations> GrpcInferenceService for Oip<E> {
     ) -> Result<Response<RepositoryModelUnloadResponse>, Status> {
         // Its parameter `unload_dependents` has nothing to act on: no model here depends on another.
         let RepositoryModelUnloadRequest { repository_name, model_name, .. } = request.into_inner();
-        repository::unload(&self.context, &repository_name, &model_name).await?;
-        Ok(Response::new(RepositoryModelUnloadResponse {}))
+        let model_name = repository::unload(&self.context, &repository_name, &model_name).await?;
+        Ok(Response::new(RepositoryModelUnloadResponse { model_name, is_unloaded: true }))
     }
 
     async fn system_shared_memory_status(

@@ -65,11 +65,11 @@ pub(crate) fn model(card: &ModelCard) -> ModelMetadataResponse {
         outputs: outputs
             .map(|(name, kind)| tensor(name, kind.datatype(), [&[-1], &*kind.dimensions(card)].concat()))
             .collect(),
-        properties: properties(card),
     }
 }
 
-fn properties(card: &ModelCard) -> HashMap<String, String> {
+/// What else is known of a model: in its metadata over HTTP, among its configuration's parameters over gRPC.
+pub(super) fn properties(card: &ModelCard) -> HashMap<String, String> {
     let mut properties = HashMap::from([
         ("task".to_owned(), card.task.to_string()),
         ("dtype".to_owned(), card.dtype.to_string()),

@@ -42,29 +42,35 @@ fn name<'a>(repository: &'a str, model: &'a str) -> Result<&'a str, Problem> {
     }
 }
 
-/// Loads a model and waits until it is ready.
+/// Loads a model, waits until it is ready and gives its name.
 pub(crate) async fn load<E: Inference + Operations>(
     context: &Context<E>,
     repository: &str,
     model: &str,
     overrides: bool,
-) -> Result<(), Problem> {
+) -> Result<String, Problem> {
     if overrides {
         let text = "files and configuration cannot be sent with a load: put them into the model repository";
         return Err(Problem::invalid("parameters", text));
     }
     let target = context.target(name(repository, model)?)?;
-    let loaded = context.engine.load(target.registered.id).await;
-    loaded.map_err(|failure| Problem::Failed { model: target.definition.card.name.clone(), failure })
+    let model = target.definition.card.name.clone();
+    match context.engine.load(target.registered.id).await {
+        Ok(()) => Ok(model),
+        Err(failure) => Err(Problem::Failed { model, failure }),
+    }
 }
 
-/// Unloads a model and waits until its memory is back.
+/// Unloads a model, waits until its memory is back and gives its name.
 pub(crate) async fn unload<E: Inference + Operations>(
     context: &Context<E>,
     repository: &str,
     model: &str,
-) -> Result<(), Problem> {
+) -> Result<String, Problem> {
     let registered = context.find(name(repository, model)?)?;
-    let unloaded = context.engine.unload(registered.id).await;
-    unloaded.map(|_| ()).map_err(|failure| Problem::Failed { model: registered.name.to_owned(), failure })
+    let model = registered.name.to_owned();
+    match context.engine.unload(registered.id).await {
+        Ok(_) => Ok(model),
+        Err(failure) => Err(Problem::Failed { model, failure }),
+    }
 }

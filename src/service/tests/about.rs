@@ -64,6 +64,10 @@ async fn metadata_and_configuration_agree() {
             config.output.iter().map(|o| of_config(&o.name, &o.dims)).collect::<Vec<_>>()
         );
         assert_eq!(config.max_batch_size, 1024);
+        assert_eq!(
+            (config.parameters["dtype"].string_value.as_str(), config.parameters.contains_key("task")),
+            ("f32", true)
+        );
         assert!(!config.model_transaction_policy.unwrap().decoupled);
         let Some(SchedulingChoice::DynamicBatching(batching)) = config.scheduling_choice else { panic!("no batching") };
         assert_eq!((batching.priority_levels, batching.default_priority_level), (3, 2));
@@ -113,11 +117,13 @@ async fn the_repository_lists_loads_and_unloads_under_both_numberings() {
     assert_eq!(client.repository_index(index(true)).await.unwrap().into_inner().models.len(), 4);
 
     let unload = RepositoryModelUnloadRequest { model_name: "embed".to_owned(), ..Default::default() };
-    client.repository_model_unload(unload).await.unwrap();
+    let unloaded = client.repository_model_unload(unload).await.unwrap().into_inner();
+    assert_eq!((unloaded.model_name.as_str(), unloaded.is_unloaded), ("embed", true));
     let state = |models: Vec<repository_index_response::ModelIndex>| models[0].state.clone();
     assert_eq!(state(client.repository_index(index(false)).await.unwrap().into_inner().models), "UNAVAILABLE");
     let load = RepositoryModelLoadRequest { repository_name: "embed".to_owned(), ..Default::default() };
-    client.repository_model_load(load).await.unwrap();
+    let loaded = client.repository_model_load(load).await.unwrap().into_inner();
+    assert_eq!((loaded.model_name.as_str(), loaded.is_loaded), ("embed", true));
     assert_eq!(state(client.repository_index(index(false)).await.unwrap().into_inner().models), "READY");
 
     let nobody = RepositoryModelLoadRequest::default();
@@ -149,14 +155,29 @@ async fn what_is_not_offered_says_so() {
 
     let trace = client.trace_setting(TraceSettingRequest::default()).await.unwrap().into_inner();
     assert_eq!(trace.settings["trace_level"].value, ["OFF"]);
-    let on = trace_setting_request::SettingValue { value: vec!["TIMESTAMPS".to_owned()] };
-    let on = TraceSettingRequest { settings: [("trace_level".to_owned(), on)].into(), ..Default::default() };
-    assert_told(&client.trace_setting(on).await.unwrap_err(), Code::Unimplemented, &["--otlp-endpoint"]);
+    let set = |name: &str, value: &str| {
+        let value = trace_setting_request::SettingValue { value: vec![value.to_owned()] };
+        TraceSettingRequest { settings: [(name.to_owned(), value)].into(), ..Default::default() }
+    };
+    assert_eq!(client.trace_setting(set("trace_level", "OFF")).await.unwrap().into_inner(), trace);
+    for other in [set("trace_level", "TIMESTAMPS"), set("trace_rate", "1")] {
+        assert_told(&client.trace_setting(other).await.unwrap_err(), Code::Unimplemented, &["--otlp-endpoint"]);
+    }
     let log = client.log_settings(LogSettingsRequest::default()).await.unwrap().into_inner();
-    assert!(log.settings.contains_key("log_info"));
-    let value = log_settings_request::SettingValue::default();
-    let change = LogSettingsRequest { settings: [("log_info".to_owned(), value)].into() };
-    assert_told(&client.log_settings(change).await.unwrap_err(), Code::Unimplemented, &["started"]);
+    let Some(log_settings_response::setting_value::ParameterChoice::BoolParam(info)) =
+        log.settings["log_info"].parameter_choice
+    else {
+        panic!("{log:?}")
+    };
+    let set = |name: &str, choice| {
+        let value = log_settings_request::SettingValue { parameter_choice: choice };
+        LogSettingsRequest { settings: [(name.to_owned(), value)].into() }
+    };
+    let flag = |flag| Some(log_settings_request::setting_value::ParameterChoice::BoolParam(flag));
+    assert_eq!(client.log_settings(set("log_info", flag(info))).await.unwrap().into_inner(), log);
+    for other in [set("log_info", flag(!info)), set("log_info", None), set("log_file", flag(info))] {
+        assert_told(&client.log_settings(other).await.unwrap_err(), Code::Unimplemented, &["started"]);
+    }
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! What the server and its models say about themselves, as JSON has it.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
 
 use crate::service::proto::inference::log_settings_response::setting_value::ParameterChoice;
@@ -16,7 +18,7 @@ pub(super) fn server(about: ServerMetadataResponse) -> Value {
     json!({ "name": about.name, "version": about.version, "extensions": about.extensions })
 }
 
-pub(super) fn model(about: ModelMetadataResponse) -> Value {
+pub(super) fn model(about: ModelMetadataResponse, properties: HashMap<String, String>) -> Value {
     let tensors = |tensors: Vec<TensorMetadata>| -> Vec<Value> {
         let tensor = |one: TensorMetadata| json!({ "name": one.name, "datatype": one.datatype, "shape": one.shape });
         tensors.into_iter().map(tensor).collect()
@@ -27,7 +29,7 @@ pub(super) fn model(about: ModelMetadataResponse) -> Value {
         "platform": about.platform,
         "inputs": tensors(about.inputs),
         "outputs": tensors(about.outputs),
-        "properties": about.properties,
+        "properties": properties,
     })
 }
 

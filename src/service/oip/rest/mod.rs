@@ -106,27 +106,31 @@ async fn server() -> Response {
     respond_json(StatusCode::OK, &about::server(metadata::server()))
 }
 
-async fn live<E: Inference>(State(context): Shared<E>) -> StatusCode {
-    yes_or_no(context.engine.alive())
+async fn live<E: Inference>(State(context): Shared<E>) -> Response {
+    let live = context.engine.alive();
+    yes_or_no(live, &json!({ "live": live }))
 }
 
-async fn ready<E: Inference>(State(context): Shared<E>) -> StatusCode {
-    yes_or_no(context.engine.health().borrow().ready && !context.is_draining())
+async fn ready<E: Inference>(State(context): Shared<E>) -> Response {
+    let ready = context.engine.health().borrow().ready && !context.is_draining();
+    yes_or_no(ready, &json!({ "live": context.engine.alive(), "ready": ready }))
 }
 
-async fn model_ready<E: Inference>(State(context): Shared<E>, named: Named) -> StatusCode {
+async fn model_ready<E: Inference>(State(context): Shared<E>, named: Named) -> Response {
     let serves = context.engine.health().borrow().serves(&named.model);
     // A model that is not there is not ready: clients ask before they know.
-    yes_or_no(named.target(&context).is_ok() && serves && !context.is_draining())
+    let ready = named.target(&context).is_ok() && serves && !context.is_draining();
+    yes_or_no(ready, &json!({ "name": named.model, "ready": ready }))
 }
 
-fn yes_or_no(holds: bool) -> StatusCode {
-    if holds { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+fn yes_or_no(holds: bool, told: &Value) -> Response {
+    respond_json(if holds { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, told)
 }
 
 async fn model<E: Inference>(State(context): Shared<E>, named: Named) -> Answer {
     let target = named.target(&context)?;
-    Ok(respond_json(StatusCode::OK, &about::model(metadata::model(&target.definition.card))))
+    let card = &target.definition.card;
+    Ok(respond_json(StatusCode::OK, &about::model(metadata::model(card), metadata::properties(card))))
 }
 
 async fn model_config<E: Inference>(State(context): Shared<E>, named: Named) -> Answer {
@@ -211,8 +215,7 @@ async fn set_trace<E: Inference>(
     State(_): Shared<E>,
     OptionalMessage(message): OptionalMessage<serde_json::Map<String, Value>>,
 ) -> Answer {
-    // A setting without a value asks for the default, which is in force.
-    match message?.values().all(Value::is_null) {
+    match in_force(&message?, &about::trace(settings::trace(Default::default())?)) {
         true => trace_settings().await,
         false => Err(OipProblem(settings::NO_TRACES)),
     }
@@ -222,8 +225,17 @@ async fn set_log<E: Inference>(
     State(_): Shared<E>,
     OptionalMessage(message): OptionalMessage<serde_json::Map<String, Value>>,
 ) -> Answer {
-    match message?.is_empty() {
+    match in_force(&message?, &about::log(settings::log(Default::default())?)) {
         true => log_settings().await,
         false => Err(OipProblem(settings::NO_LOG_SETTINGS)),
     }
+}
+
+/// Whether these settings are what they are now. One without a value asks for the default, which is in force; a list of one
+/// may be written without its brackets.
+fn in_force(asked: &serde_json::Map<String, Value>, now: &Value) -> bool {
+    asked.iter().all(|(name, value)| {
+        let same = |now: &Value| now == value || now.as_array().is_some_and(|list| list.as_slice() == [value.clone()]);
+        value.is_null() || now.get(name).is_some_and(same)
+    })
 }
