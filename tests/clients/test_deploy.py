@@ -30,14 +30,17 @@ def metrics():
 def assert_known(expression, metrics):
     """The expression is PromQL, and every metric and label in it is there."""
     promql_parser.parse(expression)
-    found = re.findall(r"(plimsoll_\w+)(?:\{([^}]*)\})?", expression)
+    found = re.findall(r"\b(plimsoll_\w+|up)\b(?:\{([^}]*)\})?", expression)
     assert found, expression
+    # Prometheus' own.
+    metrics = {**metrics, "up": set()}
     for name, labels in found:
         base = PROM_SUFFIX.sub("", name)
         assert name in metrics or base in metrics, name
         known = metrics.get(name) or metrics[base]
-        # Prometheus adds the instance.
-        assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", labels)) <= known | {"instance", "le"}, expression
+        # Prometheus adds where it has them from.
+        added = {"instance", "job", "namespace", "pod"}
+        assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", labels)) <= known | added | {"le"}, expression
 
 
 def test_alerts(metrics):
@@ -67,6 +70,44 @@ def documents(name):
 def test_kubernetes():
     for document in documents("kubernetes/plimsoll.yaml"):
         kubernetes_validate.validate(document, "1.32", strict=True)
+
+
+def test_monitoring(metrics):
+    """What scrapes the servers finds them, and what their number follows is a metric of theirs."""
+    monitor, = documents("kubernetes/monitoring.yaml")
+    kinds = {document["kind"]: document["spec"] for document in documents("kubernetes/plimsoll.yaml") if "spec" in document}
+    pod = kinds["Deployment"]["template"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items()
+    ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
+    assert {endpoint["port"] for endpoint in monitor["spec"]["podMetricsEndpoints"]} <= ports
+    values, = documents("kubernetes/prometheus-adapter-values.yaml")
+    rules = values["rules"]["custom"]
+    for rule in rules:
+        assert_known(rule["seriesQuery"], metrics)
+        series = rule["seriesQuery"].partition("{")[0]
+        query = rule["metricsQuery"].replace("<<.Series>>", series)
+        assert_known(query.replace("<<.LabelMatchers>>", 'pod="a"').replace("<<.GroupBy>>", "pod"), metrics)
+    wanted = {metric["pods"]["metric"]["name"] for metric in kinds["HorizontalPodAutoscaler"]["metrics"]}
+    assert wanted == {rule["seriesQuery"].partition("{")[0] for rule in rules}
+    # What scales the Deployment is not set back by who applies it.
+    assert "replicas" not in kinds["Deployment"]
+
+
+def test_kserve():
+    """Services ask for protocols that the runtime speaks, at the ports that it is started with."""
+    runtime, *services = documents("kubernetes/kserve.yaml")
+    container, = runtime["spec"]["containers"]
+    given = dict(argument.split("=", 1) for argument in container["args"] if argument.startswith("--"))
+    # Where KServe sends what names no port.
+    assert given["--http-port"] == "8080" and "ports" not in container
+    protocols = set()
+    for service in services:
+        model = service["spec"]["predictor"]["model"]
+        assert model["runtime"] == runtime["metadata"]["name"]
+        ports = [str(port["containerPort"]) for port in model.get("ports", [])]
+        assert ports == ([given["--grpc-port"]] if model["protocolVersion"] == "grpc-v2" else [])
+        protocols.add(model["protocolVersion"])
+    assert protocols == set(runtime["spec"]["protocolVersions"])
 
 
 def arguments_of(command):
@@ -100,7 +141,7 @@ def test_options_are_the_servers():
         for variable in re.findall(r"PLIMSOLL_(\w+)=", text):
             assert variable.lower() in settings, variable
     config = next(one for one in documents("kubernetes/plimsoll.yaml") if one["kind"] == "ConfigMap")
-    for key in re.findall(r"^(\w+) =", config["data"]["server.toml"], re.M):
+    for key in re.findall(r"^(?:# )?(\w+) =", config["data"]["server.toml"], re.M):
         assert key in settings, key
 
 
@@ -112,6 +153,11 @@ def test_dockerfile():
     for stage in final:
         for wanted in ("USER 10001", "HEALTHCHECK", 'ENTRYPOINT ["plimsoll"]', "PLIMSOLL_ADDRESS=0.0.0.0"):
             assert wanted in stage, (wanted, stage)
+    # The toolkit that the bindings are told of is the image's.
+    major, minor = re.search(r"^FROM nvidia/cuda:(\d+)\.(\d+)\S* AS build-cuda$", text, re.M).groups()
+    assert f"CUDARC_CUDA_VERSION={int(major) * 1000 + int(minor) * 10} " in text
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert set(services["cuda"]["build"]["args"]) <= set(re.findall(r"^ARG (\w+)", text, re.M))
 
 
 def test_unit(tmp_path):
