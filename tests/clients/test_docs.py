@@ -44,6 +44,27 @@ def test_reasons_of_errors():
     assert told == made
 
 
+def test_reasons_in_the_metrics():
+    """The second table of docs/errors.md has every pair of labels that a request can end with."""
+    made = set(re.findall(r'^    \("(\w+)", "(\w+)"\),$', (ROOT / "src/telemetry/metrics/outcome.rs").read_text(), re.M))
+    assert len(made) > 20
+    rows = re.findall(r"^\|.*\| `(answered|rejected|faulted)` \| (.*) \|$", (ROOT / "docs/errors.md").read_text(), re.M)
+    assert {(outcome, reason) for outcome, reasons in rows for reason in spans(reasons)} == made
+
+
+def test_metrics_that_pages_name():
+    known = set(re.findall(r"^\| `(plimsoll_\w+)` \|", (ROOT / "docs/metrics.md").read_text(), re.M))
+    assert len(known) > 50
+    # Those that are about the process, and not about a model or a device.
+    known |= {"plimsoll_ready", "plimsoll_start_time_seconds"}
+    named = {}
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for name in re.findall(r"\bplimsoll_\w+", page.read_text()):
+            if not name.startswith("plimsoll_pb2") and re.sub(r"_(bucket|sum|count)$", "", name) not in known:
+                named.setdefault(page.name, set()).add(name)
+    assert not named
+
+
 def test_links_lead_somewhere():
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "benches").glob("*.md")]
     for page in pages:
