@@ -22,6 +22,9 @@ pub(crate) const DOMAIN: &str = "plimsoll";
 /// When to try again where a bound of the services, not of the engine, was met: a few steps' time.
 const RETRY_SOON: Duration = Duration::from_millis(100);
 
+/// The reason of [`Problem::WrongMethod`], which has a status of its own over HTTP and no code over gRPC.
+pub(crate) const WRONG_METHOD: &str = "WRONG_METHOD";
+
 /// What a status says, over whatever it is said.
 pub(crate) struct Told {
     pub(crate) code: Code,
@@ -114,6 +117,14 @@ fn tell(problem: Problem) -> Told {
                 "the answer takes {needed} and a message may have {limit}: send fewer rows, ask for fewer dimensions, \
                  or raise the server's message limit"
             ),
+        ),
+        Problem::NoRoute { path } => {
+            Told::new(Code::NotFound, "NO_ROUTE", format!("nothing is at '{path}': look for a slip in the path"))
+        }
+        Problem::WrongMethod { path, method } => Told::new(
+            Code::Unimplemented,
+            WRONG_METHOD,
+            format!("'{path}' does not take {method}: the answer's header 'allow' says what it takes"),
         ),
         Problem::MessageTooLarge { limit } => Told::new(
             Code::OutOfRange,

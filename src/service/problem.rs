@@ -17,6 +17,10 @@ pub(crate) enum Problem {
     UnknownVersion { model: String, asked: String, served: String },
     /// The answer would be larger than a message may be.
     AnswerTooLarge { needed: Bytes, limit: Bytes },
+    /// Nothing is at this path.
+    NoRoute { path: String },
+    /// What is at this path does not take the method.
+    WrongMethod { path: String, method: String },
     /// The message is larger than one may be.
     MessageTooLarge { limit: Bytes },
     /// The message did not come within its time.

@@ -5,12 +5,13 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tonic::Code;
 
-use crate::service::errors::{Problem, Told};
+use crate::service::errors::{Problem, Told, WRONG_METHOD};
 
 /// The status of a code. `invalid` is that of a malformed request, `fault` that of a failure of the model: clients of
 /// different interfaces expect different ones.
-fn status(code: Code, invalid: StatusCode, fault: StatusCode) -> StatusCode {
-    match code {
+fn status(told: &Told, invalid: StatusCode, fault: StatusCode) -> StatusCode {
+    match told.code {
+        _ if told.reason == WRONG_METHOD => StatusCode::METHOD_NOT_ALLOWED,
         Code::InvalidArgument => invalid,
         Code::NotFound => StatusCode::NOT_FOUND,
         Code::Unauthenticated => StatusCode::UNAUTHORIZED,
@@ -83,7 +84,7 @@ struct OipMessage<'a> {
 impl IntoResponse for OipProblem {
     fn into_response(self) -> Response {
         let told = Told::from(self.0);
-        let status = status(told.code, StatusCode::BAD_REQUEST, StatusCode::INTERNAL_SERVER_ERROR);
+        let status = status(&told, StatusCode::BAD_REQUEST, StatusCode::INTERNAL_SERVER_ERROR);
         respond(status, &told, &OipMessage { error: &told.text })
     }
 }
@@ -106,7 +107,7 @@ struct TeiMessage<'a> {
 impl IntoResponse for TeiProblem {
     fn into_response(self) -> Response {
         let told = Told::from(self.0);
-        let status = status(told.code, StatusCode::UNPROCESSABLE_ENTITY, StatusCode::FAILED_DEPENDENCY);
+        let status = status(&told, StatusCode::UNPROCESSABLE_ENTITY, StatusCode::FAILED_DEPENDENCY);
         let error_type = match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::GATEWAY_TIMEOUT => "overloaded",
             StatusCode::SERVICE_UNAVAILABLE => "unhealthy",
@@ -143,7 +144,7 @@ struct OpenAiError<'a> {
 impl IntoResponse for OpenAiProblem {
     fn into_response(self) -> Response {
         let told = Told::from(self.0);
-        let status = status(told.code, StatusCode::BAD_REQUEST, StatusCode::INTERNAL_SERVER_ERROR);
+        let status = status(&told, StatusCode::BAD_REQUEST, StatusCode::INTERNAL_SERVER_ERROR);
         let kind = match status {
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             StatusCode::UNAUTHORIZED => "authentication_error",

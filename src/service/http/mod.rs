@@ -20,6 +20,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::rejection::{BytesRejection, FailedToBufferBody, RawPathParamsRejection};
 use axum::extract::{DefaultBodyLimit, FromRequest, FromRequestParts, MatchedPath, RawPathParams, Request, State};
 use axum::http::request::Parts;
+use axum::http::{Method, Uri};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -62,9 +63,20 @@ pub(crate) fn router<E: Inference + Operations>(context: Arc<Context<E>>) -> Rou
         .route("/health", get(tei::health::<E>))
         .route("/v1/models", get(openai::models::<E>))
         .route("/v1/models/{model}", get(openai::model::<E>))
+        .fallback(no_route)
+        // Of the routes above.
+        .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(limit))
         .layer(middleware::from_fn_with_state(context.clone(), count::<E>))
         .with_state(context)
+}
+
+async fn no_route(uri: Uri) -> Response {
+    refuse(uri.path(), Problem::NoRoute { path: uri.path().to_owned() })
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Response {
+    refuse(uri.path(), Problem::WrongMethod { path: uri.path().to_owned(), method: method.to_string() })
 }
 
 /// Counts a call as in flight until its answer is there, so that a drain waits for it; and traces it.

@@ -57,7 +57,8 @@ pub(crate) fn routes<E: Inference + Operations>() -> Router<Arc<Context<E>>> {
         .route("/logging", get(log_settings).post(set_log))
         .merge(shared_memory("systemsharedmemory"))
         .merge(shared_memory("cudasharedmemory"));
-    Router::new().nest("/v2", models.merge(server))
+    // A base address with a slash at its end is the same one.
+    Router::new().nest("/v2", models.merge(server)).route("/v2/", get(self::server))
 }
 
 /// Load generators ask about it and forget regions before they start: there are none.
