@@ -1,5 +1,7 @@
 //! A problem as an answer over HTTP: its code as a status, its text and its hint in the form that a client expects.
 
+use std::io;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -41,15 +43,19 @@ fn respond(status: StatusCode, told: &Told, message: &impl Serialize) -> Respons
 
 /// A message in JSON.
 pub(crate) fn json(status: StatusCode, message: &impl Serialize) -> Response {
-    match written_json(message) {
-        Some(bytes) => respond_bytes(status, "application/json", bytes),
-        None => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    let mut bytes = Vec::new();
+    match write_json(&mut bytes, message) {
+        Ok(()) => respond_bytes(status, "application/json", bytes),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }
 
-/// The bytes of a message in JSON; `None`, and a line in the log, if it cannot be written.
-pub(crate) fn written_json(message: &impl Serialize) -> Option<Vec<u8>> {
-    serde_json::to_vec(message).inspect_err(|error| tracing::error!(%error, "an answer cannot be written as JSON")).ok()
+/// Writes a message in JSON; if that fails, the log has the cause.
+pub(crate) fn write_json(to: impl io::Write, message: &impl Serialize) -> Result<(), Problem> {
+    serde_json::to_writer(to, message).map_err(|error| {
+        tracing::error!(%error, "an answer cannot be written as JSON");
+        Problem::Panicked
+    })
 }
 
 /// An answer with these bytes.

@@ -38,7 +38,7 @@ use super::server::InFlight;
 use super::tei::ask::Asked;
 use crate::telemetry::traces::Call;
 
-pub(crate) use answer::{OipProblem, json as respond_json, refuse, respond_bytes, written_json};
+pub(crate) use answer::{OipProblem, json as respond_json, refuse, respond_bytes, write_json};
 
 /// The routes of the HTTP port.
 pub(crate) fn router<E: Inference + Operations>(context: Arc<Context<E>>) -> Router {

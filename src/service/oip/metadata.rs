@@ -42,7 +42,7 @@ pub(crate) fn server() -> ServerMetadataResponse {
 /// The inputs that are published: the texts. Token ids are accepted as well, but clients that make up data for every
 /// published input could not fill both; the properties tell of them. A text is published as `[rows, 1]`, since load
 /// generators cannot send an input that has no dimension besides the rows; `[rows]` is taken as well.
-fn inputs(card: &ModelCard) -> &'static [&'static str] {
+pub(super) fn inputs(card: &ModelCard) -> &'static [&'static str] {
     match card.task {
         Task::Embed | Task::Classify | Task::TokenClassify => &["TEXT"],
         Task::Rerank => &["TEXT", "TEXT_PAIR"],

@@ -21,7 +21,7 @@ use crate::units::{Bytes, Micros};
 
 pub(super) struct Front {
     pub(super) engine: FakeEngine,
-    draining: watch::Sender<bool>,
+    pub(super) draining: watch::Sender<bool>,
     pub(super) app: axum::Router,
 }
 

@@ -5,10 +5,11 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use super::fake::{DIMENSIONS, LABELS, vector};
+use super::fake::{DIMENSIONS, LABELS, WIDE, vector};
 use super::harness::{raw_bytes, raw_i64};
 use super::http::Front;
-use crate::service::results;
+use crate::service::{Limits, results};
+use crate::units;
 
 const LENGTH: &str = "inference-header-content-length";
 
@@ -124,6 +125,40 @@ async fn bytes_in_and_out() {
     assert_eq!(front.engine.accepted().pop().unwrap().rows[0].ids, [2, 5, 3]);
 }
 
+/// A message as clients write it that write all fields, and as MLServer's do.
+#[tokio::test]
+async fn null_is_as_if_it_were_left_out() {
+    let front = Front::new();
+    let path = "/v2/models/embed/infer";
+    let input = json!({ "name": "TEXT", "datatype": "BYTES", "shape": [1], "data": ["web server"] });
+    let (_, plain) = front.post(path, "", &json!({ "inputs": [input] })).await;
+    let parameters = json!({ "content_type": "str", "headers": { "a": ["b"] } });
+    let nulls =
+        json!({ "content_type": null, "headers": null, "binary_data_size": null, "priority": null, "other": null });
+    let output = |parameters: &Value| json!({ "name": "embedding", "parameters": parameters });
+    let with = |parameters: &Value| {
+        let mut input = input.clone();
+        input["parameters"] = parameters.clone();
+        input
+    };
+    for message in [
+        json!({ "id": null, "model_name": null, "model_version": null, "parameters": null, "inputs": [with(&Value::Null)], "outputs": null }),
+        json!({ "parameters": nulls, "inputs": [with(&nulls)], "outputs": [output(&nulls)] }),
+        json!({ "parameters": parameters, "inputs": [with(&parameters)], "outputs": [output(&parameters)] }),
+    ] {
+        assert_eq!(front.post(path, "", &message).await, (StatusCode::OK, plain.clone()), "{message}");
+    }
+    let blob = raw_bytes(&["web server"]);
+    let bytes = json!({ "name": "TEXT", "datatype": "BYTES", "shape": [1], "data": null, "parameters": { "binary_data_size": 14 } });
+    assert_eq!(send_with(&front, path, &json!({ "inputs": [bytes] }), &[&blob]).await.0, StatusCode::OK);
+    let all = front.post("/v2/repository/index", "", &json!({})).await;
+    assert_eq!(front.post("/v2/repository/index", "", &json!({ "ready": null })).await, all);
+    for parameters in [json!(null), json!({ "config": null })] {
+        let message = json!({ "parameters": parameters });
+        assert_eq!(front.post("/v2/repository/models/embed/load", "", &message).await.0, StatusCode::OK, "{message}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_wrong_is_told() {
     let front = Front::new();
@@ -149,6 +184,11 @@ async fn what_is_wrong_is_told() {
         (path, with("data", Value::Null), 400, "it has no data"),
         (path, with("parameters", json!({ "binary_data_size": 4 })), 400, "send one of them"),
         (path, with("parameters", json!({ "shared_memory_region": "a" })), 501, "shared memory is not offered"),
+        (path, with("parameters", json!({ "content_type": "base64" })), 400, "which is not decoded here"),
+        (path, with("parameters", json!({ "dimensions": 4 })), 400, "inputs['TEXT'].parameters['dimensions']"),
+        (path, json!({ "inputs": [good], "parameters": { "content_type": "pd" } }), 400, "there are: str, np, hf"),
+        (path, json!({ "inputs": [good], "parameters": { "truncate": {} } }), 400, "has to be a string"),
+        (path, json!({ "inputs": [good], "parameters": [] }), 400, "parameters: invalid type"),
         (path, json!({ "inputs": [good], "parameters": { "sequence_id": 1 } }), 400, "sequences are not supported"),
         (path, json!({ "inputs": [good], "parameters": { "binary_data_output": 1 } }), 400, "true or false"),
         (path, json!({ "inputs": [good], "outputs": [{ "name": "logits" }] }), 400, "there are: embedding"),
@@ -191,23 +231,83 @@ async fn bytes_that_do_not_fit_are_told() {
     }
 }
 
+/// A body that is the only row: the raw request of the extension for tensors as bytes.
+#[tokio::test]
+async fn a_text_may_come_without_json() {
+    let front = Front::new();
+    let (status, headers, body) = send(&front, "/v2/models/embed/infer", Some("0"), b"web server".to_vec()).await;
+    assert_eq!(status, StatusCode::OK, "{body:?}");
+    let length: usize = headers[LENGTH].to_str().unwrap().parse().unwrap();
+    let answer: Value = serde_json::from_slice(&body[..length]).unwrap();
+    assert_eq!(answer["outputs"][0]["shape"], json!([1, DIMENSIONS]));
+    let alone = expected(&front);
+    assert_eq!(floats(&body[length..]), alone);
+    let text = json!({ "name": "TEXT", "datatype": "BYTES", "shape": [1], "data": ["web server"] });
+    front.post("/v2/models/embed/infer", "", &json!({ "inputs": [text] })).await;
+    assert_eq!(expected(&front), alone);
+    for (path, body, status, expected) in [
+        ("/v2/models/rank/infer", &b"web server"[..], StatusCode::BAD_REQUEST, "a JSON header is needed"),
+        ("/v2/models/embed/infer", b"", StatusCode::BAD_REQUEST, "empty"),
+        ("/v2/models/embed/infer", b"\xff", StatusCode::BAD_REQUEST, "not UTF-8"),
+        ("/v2/models/none/infer", b"web", StatusCode::NOT_FOUND, "no model 'none'"),
+        ("/v2/models/embed/versions/2/infer", b"web", StatusCode::NOT_FOUND, "no version '2'"),
+    ] {
+        let (found, _, answer) = send(&front, path, Some("0"), body.to_vec()).await;
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(found == status && answer.contains(expected), "{path} {body:?}: {found} {answer}");
+    }
+}
+
+/// Numbers take more bytes in JSON than they have.
+#[tokio::test]
+async fn an_answer_is_as_long_as_it_is_in_json() {
+    let front = Front::with(Limits { message: units::Bytes::kib(64), ..Limits::default() });
+    let ids = vec![vec![5, 77]; 12];
+    let asked = |binary: bool| {
+        let ids = json!({ "name": "input_ids", "datatype": "INT64", "shape": [12, 2], "data": ids });
+        json!({ "inputs": [ids], "parameters": { "binary_data_output": binary } })
+    };
+    let (status, answer) = front.post("/v2/models/wide/infer", "", &asked(false)).await;
+    let told = answer["error"].as_str().unwrap();
+    assert!(status == StatusCode::PAYLOAD_TOO_LARGE && told.contains("may have 64.0 KiB"), "{status} {told}");
+    let (status, answer) = front.post("/v2/models/wide/infer", "", &asked(true)).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    // One that is written by a thread of its own.
+    let front = Front::new();
+    let ids = json!({ "name": "input_ids", "datatype": "INT64", "shape": [100, 1], "data": vec![5; 100] });
+    let (status, answer) = front.post("/v2/models/wide/infer", "", &json!({ "inputs": [ids] })).await;
+    assert_eq!((status, numbers(&answer["outputs"][0]["data"]).len()), (StatusCode::OK, 100 * WIDE as usize));
+}
+
 #[tokio::test]
 async fn the_server_and_its_models_are_described() {
     let front = Front::new();
-    for path in
-        ["/v2", "/v2/health/live", "/v2/health/ready", "/v2/models/embed/ready", "/v2/models/embed/versions/1/ready"]
-    {
-        assert_eq!(front.get(path).await.0, StatusCode::OK, "{path}");
+    for (path, status, told) in [
+        ("/v2/health/live", StatusCode::OK, json!({ "live": true })),
+        ("/v2/health/ready", StatusCode::OK, json!({ "live": true, "ready": true })),
+        ("/v2/models/embed/ready", StatusCode::OK, json!({ "name": "embed", "ready": true })),
+        ("/v2/models/embed/versions/1/ready", StatusCode::OK, json!({ "name": "embed", "ready": true })),
+        ("/v2/models/none/ready", StatusCode::SERVICE_UNAVAILABLE, json!({ "name": "none", "ready": false })),
+        (
+            "/v2/models/embed/versions/2/ready",
+            StatusCode::SERVICE_UNAVAILABLE,
+            json!({ "name": "embed", "ready": false }),
+        ),
+    ] {
+        assert_eq!(front.get(path).await, (status, told), "{path}");
     }
-    for path in ["/v2/models/none/ready", "/v2/models/embed/versions/2/ready"] {
-        assert_eq!(front.get(path).await.0, StatusCode::SERVICE_UNAVAILABLE, "{path}");
-    }
+    front.draining.send_replace(true);
+    let not_ready = json!({ "live": true, "ready": false });
+    assert_eq!(front.get("/v2/health/ready").await, (StatusCode::SERVICE_UNAVAILABLE, not_ready));
+    front.draining.send_replace(false);
     let (_, server) = front.get("/v2").await;
     assert_eq!(server["name"], "plimsoll");
+    assert_eq!(front.get("/v2/").await, (StatusCode::OK, server.clone()));
     assert!(server["extensions"].as_array().unwrap().contains(&json!("binary_tensor_data")));
     let (_, model) = front.get("/v2/models/embed").await;
     assert_eq!(model["inputs"], json!([{ "name": "TEXT", "datatype": "BYTES", "shape": [-1, 1] }]));
     assert_eq!(model["outputs"], json!([{ "name": "embedding", "datatype": "FP32", "shape": [-1, DIMENSIONS] }]));
+    assert_eq!(model["properties"]["task"], "embed");
     let (_, config) = front.get("/v2/models/embed/config").await;
     assert_eq!(config["input"][0]["data_type"], "TYPE_STRING");
     assert_eq!(config["version_policy"], json!({ "specific": { "versions": [1] } }));
@@ -220,7 +320,19 @@ async fn the_server_and_its_models_are_described() {
     let (_, settings) = front.get("/v2/trace/setting").await;
     assert_eq!(settings["trace_level"], json!(["OFF"]));
     assert!(front.get("/v2/logging").await.1["log_error"].is_boolean());
-    assert_eq!(front.post("/v2/logging", "", &json!({ "log_info": false })).await.0, StatusCode::NOT_IMPLEMENTED);
+    for off in [json!("OFF"), json!(["OFF"]), Value::Null] {
+        let (status, told) = front.post("/v2/trace/setting", "", &json!({ "trace_level": off })).await;
+        assert_eq!((status, told), (StatusCode::OK, settings.clone()), "{off}");
+    }
+    for other in
+        [json!({ "trace_level": "TIMESTAMPS" }), json!({ "trace_level": ["OFF", "OFF"] }), json!({ "trace_rate": 1 })]
+    {
+        assert_eq!(front.post("/v2/trace/setting", "", &other).await.0, StatusCode::NOT_IMPLEMENTED, "{other}");
+    }
+    let (_, log) = front.get("/v2/logging").await;
+    assert_eq!(front.post("/v2/logging", "", &log).await, (StatusCode::OK, log.clone()));
+    let other = json!({ "log_info": !log["log_info"].as_bool().unwrap() });
+    assert_eq!(front.post("/v2/logging", "", &other).await.0, StatusCode::NOT_IMPLEMENTED);
     for kind in ["systemsharedmemory", "cudasharedmemory"] {
         assert_eq!(front.get(&format!("/v2/{kind}/status")).await, (StatusCode::OK, json!([])));
         assert_eq!(front.post(&format!("/v2/{kind}/unregister"), "", &json!({})).await.0, StatusCode::OK);

@@ -1,14 +1,21 @@
 //! The answer to an inference: JSON, and behind it the bytes of those outputs that are wanted so.
 
+use std::io;
+
 use axum::http::{HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use prost::bytes::{Buf, Bytes};
 use serde::Serialize;
 use serde::ser::{Error, SerializeSeq, Serializer};
 
 use super::message::{Binary, JSON_LENGTH};
-use crate::service::http::{respond_bytes, written_json};
+use crate::service::aside::{VALUES_IN_PASSING, aside};
+use crate::service::context::Context;
+use crate::service::errors::Problem;
+use crate::service::http::{respond_bytes, write_json};
+use crate::service::port::Inference;
 use crate::service::proto::inference::ModelInferResponse;
+use crate::units;
 
 #[derive(Serialize)]
 struct Answer<'a> {
@@ -69,8 +76,55 @@ impl Serialize for Elements<'_> {
     }
 }
 
+/// Bytes that are kept up to a limit, and only counted beyond it: numbers take several times as many in JSON as they have.
+struct Counted {
+    bytes: Vec<u8>,
+    count: usize,
+    limit: usize,
+}
+
+impl io::Write for Counted {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        self.count = self.count.saturating_add(piece.len());
+        if self.count <= self.limit {
+            self.bytes.extend_from_slice(piece);
+        }
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The response with its outputs as they are wanted.
-pub(super) fn write(response: ModelInferResponse, binary: &Binary) -> Response {
+///
+/// # Errors
+/// It is longer than a message may be.
+pub(super) async fn write<E: Inference>(
+    context: &Context<E>,
+    response: ModelInferResponse,
+    binary: Binary,
+) -> Result<Response, Problem> {
+    let values = response.raw_output_contents.iter().map(Bytes::len).sum::<usize>() / size_of::<f32>();
+    let limit = context.limits.message_size();
+    let write = move || write_within(&response, &binary, limit);
+    let (written, json_length) = aside(values > VALUES_IN_PASSING, write).await??;
+    context.check_answer(units::Bytes::new(written.count as u64))?;
+    let Some(length) = json_length else {
+        return Ok(respond_bytes(StatusCode::OK, "application/json", written.bytes));
+    };
+    let mut response = respond_bytes(StatusCode::OK, "application/octet-stream", written.bytes);
+    response.headers_mut().insert(JSON_LENGTH, HeaderValue::from(length));
+    Ok(response)
+}
+
+/// JSON and what follows it, and if something does how long the JSON is.
+fn write_within(
+    response: &ModelInferResponse,
+    binary: &Binary,
+    limit: usize,
+) -> Result<(Counted, Option<usize>), Problem> {
     let blobs = &response.raw_output_contents;
     let outputs = response.outputs.iter().zip(blobs).map(|(output, blob)| {
         let as_bytes = binary.wants(&output.name);
@@ -88,20 +142,13 @@ pub(super) fn write(response: ModelInferResponse, binary: &Binary) -> Response {
         id: &response.id,
         outputs: outputs.collect(),
     };
-    let Some(mut body) = written_json(&answer) else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
-    let behind: Vec<&Bytes> = response
-        .outputs
-        .iter()
-        .zip(blobs)
-        .filter(|(output, _)| binary.wants(&output.name))
-        .map(|(_, blob)| blob)
-        .collect();
-    if behind.is_empty() {
-        return respond_bytes(StatusCode::OK, "application/json", body);
+    let mut written = Counted { bytes: Vec::new(), count: 0, limit };
+    write_json(&mut written, &answer)?;
+    let json = written.count;
+    let mut behind = response.outputs.iter().zip(blobs).filter(|(output, _)| binary.wants(&output.name)).peekable();
+    let json_length = behind.peek().map(|_| json);
+    for (_, blob) in behind {
+        io::Write::write_all(&mut written, blob).map_err(|_| Problem::Panicked)?;
     }
-    let length = HeaderValue::from(body.len());
-    behind.into_iter().for_each(|blob| body.extend_from_slice(blob));
-    let mut response = respond_bytes(StatusCode::OK, "application/octet-stream", body);
-    response.headers_mut().insert(JSON_LENGTH, length);
-    response
+    Ok((written, json_length))
 }

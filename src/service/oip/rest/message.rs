@@ -104,6 +104,11 @@ pub(super) struct Binary {
 }
 
 impl Binary {
+    /// All of them.
+    pub(super) fn everything() -> Binary {
+        Binary { all: true, by_name: HashMap::new() }
+    }
+
     pub(super) fn wants(&self, output: &str) -> bool {
         self.by_name.get(output).copied().unwrap_or(self.all)
     }

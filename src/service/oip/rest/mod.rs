@@ -1,6 +1,7 @@
 //! The protocol over HTTP: JSON, and tensors as bytes behind it for those who want them so.
 
 mod absent;
+mod bare;
 mod data;
 mod message;
 mod answer;
@@ -153,9 +154,13 @@ async fn model_infer<E: Inference>(
     Sent(sent): Sent,
 ) -> Answer {
     let arrival = Arrival { at: Instant::now(), deadline: None };
-    let Asked { request, inputs, binary } = message::read(named.model, named.version, &headers, sent?).await?;
+    let asked = match bare::is_meant(&headers) {
+        true => bare::read(&named.target(&context)?.definition.card, named.version, sent?)?,
+        false => message::read(named.model, named.version, &headers, sent?).await?,
+    };
+    let Asked { request, inputs, binary } = asked;
     let response = infer::run(&context, arrival, request, inputs).await?;
-    Ok(answer::write(response, &binary))
+    Ok(answer::write(&context, response, binary).await?)
 }
 
 /// What a client wants to see of the repository.
