@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tonic::body::Body;
-use tonic::codegen::http::{HeaderMap, Request, Response};
+use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response};
 use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::{Instrument, Span, field};
@@ -102,6 +102,11 @@ pub(crate) fn span(path: &str, headers: &HeaderMap) -> Span {
     span
 }
 
+/// Whether a list of encodings has this one.
+fn lists(accepted: &HeaderValue, used: &HeaderValue) -> bool {
+    accepted.as_bytes().split(|byte| *byte == b',').any(|one| one.trim_ascii() == used.as_bytes())
+}
+
 /// Wraps the services; see the module.
 #[derive(Clone)]
 pub(crate) struct CallLayer {
@@ -144,9 +149,11 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let arrival = Arrival::read(request.headers());
         // Many clients say that they can read gzip and few want it: vectors of floats shrink by a tenth and take longer
-        // than the step that made them. An answer is compressed if its call is.
-        if !request.headers().contains_key("grpc-encoding") {
-            request.headers_mut().remove("grpc-accept-encoding");
+        // than the step that made them. An answer is compressed if its call is, and in the same way.
+        let accepted = request.headers_mut().remove("grpc-accept-encoding");
+        let used = request.headers().get("grpc-encoding").cloned();
+        if let Some(used) = used.filter(|used| accepted.is_some_and(|accepted| lists(&accepted, used))) {
+            request.headers_mut().insert("grpc-accept-encoding", used);
         }
         request.extensions_mut().insert(arrival);
         let path = request.uri().path();

@@ -119,8 +119,10 @@ pub async fn serve<E: Inference + Operations>(
                 .max_encoding_message_size(message_size)
                 .accept_compressed(CompressionEncoding::Gzip)
                 .accept_compressed(CompressionEncoding::Zstd)
+                .accept_compressed(CompressionEncoding::Deflate)
                 .send_compressed(CompressionEncoding::Gzip)
                 .send_compressed(CompressionEncoding::Zstd)
+                .send_compressed(CompressionEncoding::Deflate)
         };
     }
     let own = || Own::new(context.clone());

@@ -5,6 +5,7 @@ import queue
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from google.protobuf.unknown_fields import UnknownFieldSet
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tensors import cosine, ids, infer, numbers, refused, texts
@@ -21,8 +22,10 @@ def test_server_and_models_say_what_they_are(client):
     metadata = client.get_model_metadata(MODEL)
     assert metadata.name == MODEL and list(metadata.versions) == ["1"]
     assert {tensor.name: list(tensor.shape) for tensor in metadata.outputs} == {"embedding": [-1, 192]}
+    # A sixth field is properties to one kind of client and parameters to another, who cannot read the other's.
+    assert len(UnknownFieldSet(metadata)) == 0
     config = client.get_model_config(MODEL).config
-    assert config.max_batch_size > 0
+    assert config.max_batch_size > 0 and config.parameters["dtype"].string_value == "f32"
     assert {tensor.name for tensor in config.input} == {tensor.name for tensor in metadata.inputs}
     assert {tensor.name for tensor in config.output} == {tensor.name for tensor in metadata.outputs}
 
@@ -47,9 +50,10 @@ def test_texts_and_their_token_ids_get_the_same_answer(client):
     assert np.allclose(of_texts, of_ids, atol=1e-5)
 
 
-def test_compressed_calls_get_the_same_answer(client):
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+def test_compressed_calls_get_the_same_answer(client, algorithm):
     plain = infer(client, MODEL, texts(["a text"] * 3), "embedding")
-    packed = infer(client, MODEL, texts(["a text"] * 3), "embedding", compression_algorithm="gzip")
+    packed = infer(client, MODEL, texts(["a text"] * 3), "embedding", compression_algorithm=algorithm)
     assert np.allclose(plain, packed, atol=1e-6)
 
 

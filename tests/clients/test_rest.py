@@ -84,6 +84,26 @@ def test_loading(client):
     assert client.is_model_ready("tiny-section-int8")
 
 
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+@pytest.mark.parametrize("binary", [True, False])
+def test_compressed_requests_get_the_same_answer(client, algorithm, binary):
+    asked = [texts(["web server", "mail client"] * 20, binary=binary)]
+    plain = client.infer("tiny-embed", asked).as_numpy("embedding")
+    both = {"request_compression_algorithm": algorithm, "response_compression_algorithm": algorithm}
+    packed = client.infer("tiny-embed", asked, **both).as_numpy("embedding")
+    assert np.allclose(plain, packed, atol=1e-6)
+
+
+def test_what_changes_nothing_is_taken(client):
+    trace = client.get_trace_settings()
+    assert client.update_trace_settings(settings={"trace_level": "OFF"}) == trace
+    log = client.get_log_settings()
+    assert client.update_log_settings(log) == log
+    # More levels than there are, for a server that has them.
+    assert client.infer("tiny-embed", [texts(["a"])], priority=9).as_numpy("embedding").shape == (1, 192)
+    assert client.infer("tiny-embed", [texts(["a"])], sequence_id=0).as_numpy("embedding").shape == (1, 192)
+
+
 def test_what_is_refused(client):
     def refused(call, status, *words):
         with pytest.raises(InferenceServerException) as error:
@@ -93,11 +113,6 @@ def test_what_is_refused(client):
     refused(lambda: client.infer("none", [texts(["a"])]), 404, "no model 'none'")
     refused(lambda: client.infer("tiny-embed", [texts(["a"], "TXT")]), 400, "there is no such input", "TEXT")
     refused(lambda: client.infer("tiny-embed", [texts(["a"])], sequence_id=5), 400, "sequences are not supported")
-    refused(
-        lambda: client.infer("tiny-embed", [texts(["a"])], request_compression_algorithm="gzip"),
-        400,
-        "content-encoding",
-    )
     refused(lambda: client.load_model("tiny-embed", config="{}"), 400, "cannot be sent with a load")
 
 

@@ -115,6 +115,10 @@ def test_the_open_inference_protocol_gives_every_logit(server, over):
             assert np.abs(logits[row, 1] - item["logits_first_token"]).max() <= 1e-4
             assert (logits[row, count:] == 0).all() and (offsets[row, count:] == -1).all()
             assert (offsets[row, 0] == -1).all() and offsets[row, 1, 0] == 0
+        if over == "http":
+            asked = [module.InferRequestedOutput(name, binary_data=False) for name in ("offsets", "tokens")]
+            answer = client.infer("tagger", [text], outputs=asked)
+            assert (answer.as_numpy("offsets") == offsets).all() and (answer.as_numpy("tokens") == tokens).all()
         metadata = client.get_model_metadata("tagger")
         outputs = metadata["outputs"] if over == "http" else [
             {"name": output.name, "shape": list(output.shape)} for output in metadata.outputs

@@ -6,6 +6,7 @@
 //! answer to another question.
 
 mod answer;
+mod compressed;
 pub(crate) mod cors;
 mod inputs;
 mod openai;
@@ -37,6 +38,8 @@ use super::port::{Inference, Operations};
 use super::server::InFlight;
 use super::tei::ask::Asked;
 use crate::telemetry::traces::Call;
+
+use compressed::Compression;
 
 pub(crate) use answer::{OipProblem, json as respond_json, refuse, respond_bytes, write_json};
 
@@ -132,7 +135,7 @@ const MESSAGE_TIME: Duration = Duration::from_secs(60);
 /// Messages from here on are read by a thread of their own: there are few threads for all connections.
 const LONG_MESSAGE: usize = 64 << 10;
 
-/// The bytes of a message, all of them.
+/// The bytes of a message, all of them, unpacked.
 pub(crate) struct Sent(pub(crate) Result<Bytes, Problem>);
 
 impl<E: Inference> FromRequest<Arc<Context<E>>> for Sent {
@@ -140,9 +143,13 @@ impl<E: Inference> FromRequest<Arc<Context<E>>> for Sent {
 
     async fn from_request(request: Request, state: &Arc<Context<E>>) -> Result<Sent, Self::Rejection> {
         let limit = state.limits.message;
+        let compression = Compression::of(request.headers());
         Ok(Sent(match timeout(MESSAGE_TIME, Bytes::from_request(request, state)).await {
             Err(_) => Err(Problem::MessageLate),
-            Ok(Ok(bytes)) => Ok(bytes),
+            Ok(Ok(bytes)) => match compression {
+                Ok(compression) => compression.undo(bytes, limit).await,
+                Err(problem) => Err(problem),
+            },
             Ok(Err(BytesRejection::FailedToBufferBody(FailedToBufferBody::LengthLimitError(_)))) => {
                 Err(Problem::MessageTooLarge { limit })
             }

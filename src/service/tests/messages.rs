@@ -100,12 +100,22 @@ async fn case_31_large_answers_arrive_whole_or_are_refused_at_once() {
 #[tokio::test]
 async fn compression_is_answered_in_kind() {
     let server = TestServer::start().await;
-    for (encoding, name) in [(CompressionEncoding::Gzip, "gzip"), (CompressionEncoding::Zstd, "zstd")] {
+    for (encoding, name) in [
+        (CompressionEncoding::Gzip, "gzip"),
+        (CompressionEncoding::Zstd, "zstd"),
+        (CompressionEncoding::Deflate, "deflate"),
+    ] {
         let mut client = server.oip().send_compressed(encoding).accept_compressed(encoding);
         let response = client.model_infer(texts("embed", &["web"; 50])).await.unwrap();
         assert_eq!(response.metadata().get("grpc-encoding").unwrap(), name);
         assert_eq!(response.into_inner().outputs[0].shape[0], 50);
     }
+    // Of what a client can read it is given what it uses itself.
+    let client = server.oip().send_compressed(CompressionEncoding::Gzip);
+    let client = client.accept_compressed(CompressionEncoding::Deflate);
+    let mut client = client.accept_compressed(CompressionEncoding::Gzip);
+    let response = client.model_infer(texts("embed", &["web"; 50])).await.unwrap();
+    assert_eq!(response.metadata().get("grpc-encoding").unwrap(), "gzip");
     // A client that merely could read gzip is not made to.
     let mut client = server.oip().accept_compressed(CompressionEncoding::Gzip);
     let response = client.model_infer(texts("embed", &["web"; 50])).await.unwrap();
@@ -115,8 +125,10 @@ async fn compression_is_answered_in_kind() {
 #[tokio::test]
 async fn a_small_message_that_unpacks_beyond_the_limit_is_refused() {
     let server = TestServer::with(Limits { message: Bytes::mib(1), ..Limits::default() }).await;
-    let mut client = server.oip().send_compressed(CompressionEncoding::Gzip);
-    let status = client.model_infer(of_size(8 * MIB)).await.unwrap_err();
-    assert_told(&status, Code::OutOfRange, &["1048576", "1.00 MiB"]);
-    assert_serves(&server).await;
+    for encoding in [CompressionEncoding::Gzip, CompressionEncoding::Zstd, CompressionEncoding::Deflate] {
+        let mut client = server.oip().send_compressed(encoding);
+        let status = client.model_infer(of_size(8 * MIB)).await.unwrap_err();
+        assert_told(&status, Code::OutOfRange, &["1048576", "1.00 MiB"]);
+        assert_serves(&server).await;
+    }
 }

@@ -16,6 +16,7 @@ mod traces;
 mod tei;
 mod drain;
 mod rest;
+mod compressed;
 mod routes;
 mod of_tokens;
 mod secured;

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use axum::http::HeaderMap;
-use axum::http::header::CONTENT_ENCODING;
 use prost::bytes::Bytes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -124,10 +123,6 @@ pub(super) struct Asked {
 
 /// Reads what was sent for this model.
 pub(super) async fn read(model: String, version: String, headers: &HeaderMap, sent: Bytes) -> Result<Asked, Problem> {
-    if let Some(encoding) = headers.get(CONTENT_ENCODING).filter(|encoding| *encoding != "identity") {
-        let text = format!("it is {encoding:?}: send the message as it is");
-        return Err(Problem::invalid("header 'content-encoding'", text));
-    }
     let (written, blobs) = cut(headers, sent)?;
     let message: Message = read_json(written).await?;
     let named_again = [
