@@ -17,6 +17,8 @@ pub struct HealthView {
     pub poisoned: bool,
     /// Every model by name, in the order of registration, with its state.
     pub models: Vec<(String, ModelState)>,
+    /// The required ones among them that are waited for.
+    pub awaited: Vec<(String, ModelState)>,
 }
 
 impl HealthView {
@@ -29,10 +31,10 @@ impl HealthView {
             HealthView { ready: true, .. } => Ok(()),
             HealthView { poisoned: true, .. } => Err("the device is lost".to_owned()),
             HealthView { draining: true, .. } => Err("the server is draining".to_owned()),
-            HealthView { models, .. } => {
-                let waiting = models.iter().filter(|(_, state)| *state != ModelState::Ready);
-                let waiting: Vec<_> = waiting.map(|(name, state)| format!("{name} is {}", state.as_str())).collect();
-                Err(format!("a required model is not ready: {}", waiting.join(", ")))
+            HealthView { awaited, .. } => {
+                let awaited: Vec<_> =
+                    awaited.iter().map(|(name, state)| format!("{name} is {}", state.as_str())).collect();
+                Err(format!("a required model is not ready: {}", awaited.join(", ")))
             }
         }
     }

@@ -1,10 +1,13 @@
 //! What the engine shows of itself: each model's status, health, metrics, and its memory.
 
+use std::sync::Arc;
+
 use super::core::Core;
 use super::health::HealthView;
 use super::lifecycle::Lifecycle;
 use super::lives::profile_word;
 use super::memory_view::MemorySnapshot;
+use super::registry::Registered;
 use super::status::ModelState;
 use crate::memory::{DeviceBooks, Reading};
 use crate::telemetry::logs::admit;
@@ -130,10 +133,13 @@ impl Core {
         let models = || current.iter().map(|registered| (registered, &self.models[registered.id.get() as usize]));
         // One that had to make room comes back with the first request for it.
         let serves = |life: &Lifecycle| life.state == ModelState::Ready || life.evicted;
-        let required_ready = models().all(|(registered, life)| !registered.required || serves(life));
-        let models = models().map(|(registered, life)| (registered.name.clone(), life.state)).collect();
+        let state = |(registered, life): (&Arc<Registered>, &Lifecycle)| (registered.name.clone(), life.state);
+        let awaited: Vec<_> =
+            models().filter(|(registered, life)| registered.required && !serves(life)).map(state).collect();
+        let models = models().map(state).collect();
         let (draining, poisoned) = (self.is_draining(), self.poisoned);
-        let view = HealthView { ready: required_ready && !draining && !poisoned, draining, poisoned, models };
+        let ready = awaited.is_empty() && !draining && !poisoned;
+        let view = HealthView { ready, draining, poisoned, models, awaited };
         self.shared.health.send_if_modified(|current| {
             let changed = *current != view;
             *current = view;

@@ -106,7 +106,7 @@ fn the_last_word_counts() {
 
 #[test]
 fn a_model_whose_profile_is_being_measured_can_be_unloaded() {
-    let mut world = World::new(Setup::of([model("a")]));
+    let mut world = World::new(Setup::of([model("a"), on_demand("b")]));
     world.finish();
     assert_eq!((world.state(A), world.machine().held.len()), (ModelState::Loading, 1));
     let mut call = unload(&mut world, A);
@@ -114,6 +114,9 @@ fn a_model_whose_profile_is_being_measured_can_be_unloaded() {
     assert_eq!(call.answer().map(|gone| gone.released), Ok(weights()));
     assert_eq!(world.state(A), ModelState::NotLoaded);
     assert!(!world.is_ready(), "a required model was taken away");
+    // The other one is not loaded either, and nobody waits for it.
+    let told = world.core.shared.health.borrow().readiness();
+    assert_eq!(told, Err("a required model is not ready: a is not_loaded".to_owned()));
 }
 
 #[test]

@@ -123,7 +123,7 @@ impl FakeEngine {
         let models: Vec<_> = registered.collect();
         let statuses: Vec<_> = models.iter().map(|model| status(model)).collect();
         let states = statuses.iter().map(|status| (status.name.clone(), status.state)).collect();
-        let view = HealthView { ready: true, draining: false, poisoned: false, models: states };
+        let view = HealthView { ready: true, models: states, ..HealthView::default() };
         FakeEngine(Arc::new(Inner {
             models,
             statuses: Mutex::new(statuses),
