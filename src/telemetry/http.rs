@@ -28,8 +28,14 @@ pub fn router(
     ready: impl Fn() -> Condition + Send + Sync + 'static,
 ) -> Router {
     let (live, ready) = (Arc::new(live), Arc::new(ready));
+    let is_ready = ready.clone();
+    let scraped = move || async move {
+        // Asked here as it is there: the two never differ.
+        metrics.ready(is_ready().is_ok());
+        ([(header::CONTENT_TYPE, METRICS_TYPE)], metrics.encode())
+    };
     Router::new()
-        .route("/metrics", get(move || async move { ([(header::CONTENT_TYPE, METRICS_TYPE)], metrics.encode()) }))
+        .route("/metrics", get(scraped))
         .route("/health/live", get(move || async move { answer(live()) }))
         .route("/dashboard", get(dashboard::page))
         .route("/health/ready", get(move || async move { answer(ready()) }))
@@ -51,9 +57,13 @@ mod tests {
     use super::*;
 
     async fn get(path: &str) -> (StatusCode, String) {
+        get_while(path, || Err("model a is being loaded".to_owned())).await
+    }
+
+    async fn get_while(path: &str, ready: fn() -> Condition) -> (StatusCode, String) {
         let metrics = Metrics::new();
         metrics.model("a").state("ready");
-        let app = router(metrics, || Ok(()), || Err("model a is being loaded".to_owned()));
+        let app = router(metrics, || Ok(()), ready);
         let response = app.oneshot(Request::get(path).body(Body::empty()).expect("a valid request")).await;
         let (parts, body) = response.expect("the router is infallible").into_parts();
         let bytes = axum::body::to_bytes(body, 1 << 20).await.expect("a small body");
@@ -76,5 +86,13 @@ mod tests {
         assert_eq!(status, StatusCode::OK);
         assert!(body.contains("# TYPE plimsoll_requests_total counter\n"), "{body}");
         assert!(body.contains(r#"plimsoll_model_state{model="a",state="ready"} 1.0"#), "{body}");
+        assert!(body.contains("\nplimsoll_ready 0.0\n"), "{body}");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_ready_says_so_in_both_places() {
+        assert_eq!(get_while("/health/ready", || Ok(())).await.0, StatusCode::OK);
+        let (_, body) = get_while("/metrics", || Ok(())).await;
+        assert!(body.contains("\nplimsoll_ready 1.0\n"), "{body}");
     }
 }

@@ -10,8 +10,9 @@ mod device;
 mod reference;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use catalogue::Catalogue;
+use catalogue::{Catalogue, Gauge, Labels};
 pub use device::{AllocatorCounts, DeviceBytes, DeviceMetrics};
 pub use model::{MODEL_STATES, ModelLevels, ModelMetrics, PROFILE_STATES, QueueLevels, RequestTimes};
 pub use outcome::Outcome;
@@ -25,6 +26,7 @@ pub struct Metrics {
 #[derive(Debug)]
 struct Inner {
     catalogue: Catalogue,
+    ready: Gauge,
     models: model::Families,
     devices: device::Families,
     // Ages are computed when they are asked for, so that they grow while nothing happens.
@@ -32,16 +34,24 @@ struct Inner {
 }
 
 impl Metrics {
-    /// Metrics of a process in which nothing has happened yet.
+    /// Metrics of a process in which nothing has happened yet: made at its start.
     pub fn new() -> Metrics {
         let mut catalogue = Catalogue::new();
         catalogue
             .gauge("build_info", &["version"], "Always 1; its label says which version is running")
             .get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").to_owned())])
             .set(1.0);
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        catalogue
+            .gauge("start_time_seconds", &[], "When this process started, in seconds since 1970")
+            .get_or_create(&Labels::new())
+            .set(since_1970.as_secs_f64());
+        let ready = catalogue
+            .gauge("ready", &[], "1 while `/health/ready` answers 200, else 0")
+            .get_or_create_owned(&Labels::new());
         let models = model::Families::register(&mut catalogue);
         let devices = device::Families::register(&mut catalogue);
-        Metrics { inner: Arc::new(Inner { catalogue, models, devices, registered: Mutex::default() }) }
+        Metrics { inner: Arc::new(Inner { catalogue, ready, models, devices, registered: Mutex::default() }) }
     }
 
     /// The handles of a model; its series exist, at zero, from now on. To be called once for each registered model:
@@ -55,6 +65,11 @@ impl Metrics {
     /// The handles of a device. To be called once for each device.
     pub fn device(&self, name: &str) -> DeviceMetrics {
         self.inner.devices.handles(name)
+    }
+
+    /// Whether the server is ready, now.
+    pub fn ready(&self, ready: bool) {
+        self.inner.ready.set(f64::from(u8::from(ready)));
     }
 
     /// Everything in the Prometheus text format (0.0.4).
@@ -120,6 +135,20 @@ mod tests {
         for line in lines {
             assert!(text.lines().any(|found| found == *line), "no line '{line}' in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_process_says_since_when_it_runs_and_whether_it_is_ready() {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs_f64();
+        let before = now();
+        let metrics = Metrics::new();
+        check(&metrics, &["plimsoll_ready 0.0"]);
+        metrics.ready(true);
+        check(&metrics, &["plimsoll_ready 1.0"]);
+        let text = metrics.encode();
+        let start = text.lines().find_map(|line| line.strip_prefix("plimsoll_start_time_seconds "));
+        let start: f64 = start.expect("it has a line").parse().expect("it is a number");
+        assert!((before..=now()).contains(&start), "{start}");
     }
 
     #[test]

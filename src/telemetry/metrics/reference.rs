@@ -58,7 +58,7 @@ mod tests {
     /// The page promises names with a unit at their end; a name without one counts or says a state.
     #[test]
     fn names_end_in_a_unit_or_count_something() {
-        let units = ["_bytes", "_seconds", "_rows", "_tokens", "_ratio", "_total", "_state", "_info"];
+        let units = ["_bytes", "_seconds", "_rows", "_tokens", "_ratio", "_total", "_state", "_info", "_ready"];
         for line in Metrics::new().reference().lines().filter(|line| line.starts_with("| `plimsoll_")) {
             let name = line.split('`').nth(1).expect("the name is between backquotes");
             assert!(units.iter().any(|unit| name.ends_with(unit)), "{name} does not end in a unit");
