@@ -1,4 +1,4 @@
-//! `plimsoll check`: everything that can be said about a configuration without starting anything.
+//! `plimsoll check`: everything that can be said about a configuration and its models without starting anything.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -7,14 +7,16 @@ use std::process::ExitCode;
 use super::table;
 use crate::config::source::{self, Cache, Located, SourceError};
 use crate::config::{
-    ConfigError, Entry, Environment, MODEL_FILE, ModelConfig, Models, Repository, ServeOptions, ServerConfig, digest,
-    files,
+    ConfigError, DeviceKind, Entry, Environment, MODEL_FILE, ModelConfig, Models, Repository, ServeOptions,
+    ServerConfig, digest, files,
 };
+use crate::model::DeviceForm;
 use crate::server;
 
 /// Check settings and models offline, reporting every problem at once
 ///
-/// Exit code: 0 if all can be served (a model that is not needed at start may still have to be pulled), 1 if there is a
+/// Of a model it reads the configuration, the tokenizer and the heads of the weights' files, as `serve` does before it
+/// loads them. Exit code: 0 if all can be served (a model that is not needed at start may still have to be pulled), 1 if there is a
 /// problem, 2 if the command line makes no sense.
 #[derive(clap::Args, Clone, Debug)]
 pub struct CheckArgs {
@@ -53,7 +55,8 @@ fn report(args: &CheckArgs, environment: &Environment, out: &mut impl Write) -> 
         writeln!(out, "{problem}")?;
     }
     let cache = Cache::new(&config, environment);
-    let verdicts: Vec<_> = repository.entries.iter().map(|entry| (entry, judge(entry, &cache, args.digests))).collect();
+    let verdicts: Vec<_> =
+        repository.entries.iter().map(|entry| (entry, judge(entry, &cache, config.device, args.digests))).collect();
     let rows: Vec<_> = verdicts
         .iter()
         .map(|(entry, verdict)| {
@@ -115,37 +118,59 @@ impl Verdict {
     }
 }
 
-fn judge(entry: &Entry, cache: &Cache, digests: bool) -> Verdict {
+fn judge(entry: &Entry, cache: &Cache, device: DeviceKind, digests: bool) -> Verdict {
     let model = match &entry.config {
         Ok(model) => model,
         Err(error) => return Verdict::Problem(error.to_string()),
     };
-    match source::resolve(&model.source, cache) {
-        Ok(Located::Embedded(_)) => Verdict::Fine(format!("{}, built in", model.dtype)),
-        Ok(Located::Folder(folder)) => judge_folder(model, &folder, digests),
-        Err(error @ SourceError::NotPulled { .. }) if !model.required => Verdict::ToPull(error.to_string()),
-        Err(error) => Verdict::Problem(error.to_string()),
+    let looked = match source::resolve(&model.source, cache) {
+        Ok(Located::Embedded(_)) => read(model, cache, device).map(|()| format!("{}, built in", model.dtype)),
+        Ok(Located::Folder(folder)) => {
+            judge_folder(model, &folder, digests).and_then(|text| read(model, cache, device).map(|()| text))
+        }
+        Err(error @ SourceError::NotPulled { .. }) if !model.required => return Verdict::ToPull(error.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    looked.map_or_else(Verdict::Problem, Verdict::Fine)
+}
+
+/// What `serve` reads before it loads anything: the configuration, the tokenizer, and what the heads of the weights' files
+/// say of names, shapes and lengths.
+fn read(model: &ModelConfig, cache: &Cache, device: DeviceKind) -> Result<(), String> {
+    let blueprint = server::blueprint(model, cache)?;
+    let suits = |form: &DeviceForm| blueprint.clone().for_device(*form).check_form();
+    // Which of them it will be is known to `serve` alone: one that would take the model is enough.
+    let best = forms(device).iter().map(suits).reduce(Result::or).unwrap_or(Ok(()));
+    best.map_err(|error| error.to_string())
+}
+
+/// The kinds of device that this setting may mean.
+fn forms(device: DeviceKind) -> &'static [DeviceForm] {
+    match device {
+        DeviceKind::Cpu => &[DeviceForm::Cpu],
+        DeviceKind::Cuda(_) => &[DeviceForm::Cuda],
+        DeviceKind::Auto if cfg!(feature = "cuda") => &[DeviceForm::Cuda, DeviceForm::Cpu],
+        DeviceKind::Auto => &[DeviceForm::Cpu],
     }
 }
 
-fn judge_folder(model: &ModelConfig, folder: &Path, digests: bool) -> Verdict {
+fn judge_folder(model: &ModelConfig, folder: &Path, digests: bool) -> Result<String, String> {
     if !files::holds_weights(folder) {
-        let message = format!("{}: there are no weights (.safetensors or .gguf)", folder.display());
-        return Verdict::Problem(message);
+        return Err(format!("{}: there are no weights (.safetensors or .gguf)", folder.display()));
     }
     let absent = model.sha256.keys().find(|file| !folder.join(file).is_file());
     if let Some(file) = absent {
-        return Verdict::Problem(format!("{}: {file}, whose SHA-256 is given, is not there", folder.display()));
+        return Err(format!("{}: {file}, whose SHA-256 is given, is not there", folder.display()));
     }
-    if digests && let Err(error) = digest::verify_all(folder, &model.sha256) {
-        return Verdict::Problem(error.to_string());
+    if digests {
+        digest::verify_all(folder, &model.sha256).map_err(|error| error.to_string())?;
     }
     let checked = match (digests, model.sha256.len()) {
         (true, 0) => ", no SHA-256 is given".to_owned(),
         (true, count) => format!(", {count} digests agree"),
         (false, _) => String::new(),
     };
-    Verdict::Fine(format!("{}, {}{checked}", model.dtype, folder.display()))
+    Ok(format!("{}, {}{checked}", model.dtype, folder.display()))
 }
 
 #[cfg(test)]
@@ -172,8 +197,27 @@ mod tests {
         (problems, String::from_utf8(out).expect("text"))
     }
 
-    const MODEL: &str = "schema = 1\nsource.path = \"w\"\n[sha256]\n\"model.safetensors\" = \
-        \"ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\"";
+    const MODEL: &str = "schema = 1\nsource.path = \"w\"";
+    const DIGEST: &str = "\n[sha256]\n\"model.safetensors\" = ";
+
+    /// A folder with the files of tiny-embed, each as `change` leaves it; `None` takes it away.
+    fn model(root: &Path, change: impl Fn(&str, Vec<u8>) -> Option<Vec<u8>>) {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny-embed");
+        std::fs::create_dir_all(root).expect("a folder");
+        for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+            let content = std::fs::read(from.join(name)).expect("it is there");
+            if let Some(content) = change(name, content) {
+                std::fs::write(root.join(name), content).expect("a file");
+            }
+        }
+    }
+
+    /// The line of a model in a report.
+    #[track_caller]
+    fn expect(text: &str, name: &str, word: &str, part: &str) {
+        let line = text.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).unwrap_or_default();
+        assert!(line.starts_with(word) && line.contains(part), "{name}: {line}");
+    }
 
     #[cfg(feature = "embedded-models")]
     #[test]
@@ -186,25 +230,31 @@ mod tests {
 
     #[test]
     fn each_model_has_its_line() {
+        let weights = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny-embed/model.safetensors");
+        let digest = digest::sha256(&weights).expect("it can be read");
+        let with_digest = format!("{MODEL}{DIGEST}\"{digest}\"");
         let root = folder(&[
-            ("good/model.toml", MODEL),
-            ("good/w/model.safetensors", "abc"),
-            ("changed/model.toml", MODEL),
-            ("changed/w/model.safetensors", "abd"),
+            ("good/model.toml", &with_digest),
+            ("changed/model.toml", &with_digest),
             ("absent/model.toml", MODEL),
             ("empty/model.toml", MODEL),
             ("empty/w/config.json", "{}"),
-            ("other/model.toml", MODEL),
+            ("other/model.toml", &with_digest),
             ("other/w/x.safetensors", "abc"),
             ("hub/model.toml", "schema = 1\nsource.hub = \"a/b\""),
             ("later/model.toml", "schema = 1\nload = \"manual\"\nsource.hub = \"a/b\""),
             ("broken/model.toml", "schema = 1\nx = 1"),
         ]);
+        model(&root.path().join("good/w"), |_, content| Some(content));
+        model(&root.path().join("changed/w"), |name, mut content| {
+            // A value of the weights: what the head says is as it was.
+            if name == "model.safetensors" {
+                *content.last_mut().expect("it is not empty") ^= 1;
+            }
+            Some(content)
+        });
         let (problems, text) = check(Some(root.path()), true);
-        let expect = |name: &str, word: &str, part: &str| {
-            let line = text.lines().find(|line| line.split_whitespace().nth(1) == Some(name)).unwrap_or_default();
-            assert!(line.starts_with(word) && line.contains(part), "{name}: {line}");
-        };
+        let expect = |name, word, part| expect(&text, name, word, part);
         expect("good", "ok", "1 digests agree");
         expect("changed", "PROBLEM", "its SHA-256 is");
         expect("absent", "PROBLEM", "there is no such folder");
@@ -221,6 +271,46 @@ mod tests {
         // One model alone, by its folder and by its file.
         assert_eq!(check(Some(&root.path().join("good")), true).0, 0);
         assert_eq!(check(Some(&root.path().join("broken/model.toml")), true).0, 1);
+    }
+
+    #[test]
+    fn what_is_in_a_folder_is_looked_at() {
+        let root = folder(&[("float8/model.toml", "schema = 1\ndtype = \"fp8\"\nsource.path = \".\"")]);
+        let made =
+            |name: &str, change: &dyn Fn(&str, Vec<u8>) -> Option<Vec<u8>>| model(&root.path().join(name), change);
+        let replaced = |content: Vec<u8>, from: &str, to: &str| {
+            let text = String::from_utf8(content).expect("text");
+            assert!(text.contains(from), "{from} is in {text}");
+            text.replace(from, to).into_bytes()
+        };
+        made("sound", &|_, content| Some(content));
+        made("llama", &|name, content| match name {
+            "config.json" => Some(replaced(content, "\"bert\"", "\"llama\"")),
+            _ => Some(content),
+        });
+        made("wordless", &|name, content| (name != "tokenizer.json").then_some(content));
+        made("cut", &|name, mut content| {
+            if name == "model.safetensors" {
+                content.truncate(content.len() - 8);
+            }
+            Some(content)
+        });
+        made("shallow", &|name, content| match name {
+            "config.json" => Some(replaced(content, "\"num_hidden_layers\": 4", "\"num_hidden_layers\": 5")),
+            _ => Some(content),
+        });
+        made("float8", &|_, content| Some(content));
+        let (problems, text) = check(Some(root.path()), false);
+        let expect = |name, word, part| expect(&text, name, word, part);
+        expect("sound", "ok", "f32");
+        expect("llama", "PROBLEM", "llama");
+        expect("wordless", "PROBLEM", "tokenizer.json");
+        expect("cut", "PROBLEM", "model.safetensors");
+        expect("shallow", "PROBLEM", "layer.4");
+        if cfg!(not(feature = "cuda")) {
+            expect("float8", "PROBLEM", "fp8 needs a GPU");
+            assert_eq!(problems, 5, "{text}");
+        }
     }
 
     #[test]
