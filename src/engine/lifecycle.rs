@@ -38,7 +38,7 @@ pub(super) struct Lifecycle {
     pub(super) guarantee_due: bool,
     /// As it was known before its settings were changed: somebody may still hold it.
     pub(super) known_as: Vec<Arc<Registered>>,
-    /// What it is loaded from; `None` if it is broken from the start.
+    /// What it is loaded from; `None` if it is broken, or absent, from the start.
     pub(super) blueprint: Option<Blueprint>,
     pub(super) state: ModelState,
     /// Answered when it is ready, or cannot be.
@@ -64,9 +64,9 @@ pub(super) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// A model that is not loaded; broken for good if there is no blueprint.
-    pub(super) fn new(name: String, role: Role, blueprint: Option<Blueprint>) -> Lifecycle {
-        let state = if blueprint.is_some() { ModelState::NotLoaded } else { ModelState::Broken };
+    /// A model that is not loaded; without a blueprint for good: broken, unless nothing of it is there (`absent`).
+    pub(super) fn new(name: String, role: Role, blueprint: Option<Blueprint>, absent: bool) -> Lifecycle {
+        let state = if blueprint.is_some() || absent { ModelState::NotLoaded } else { ModelState::Broken };
         Lifecycle {
             name,
             role,

@@ -92,7 +92,7 @@ impl Core {
         role: Role,
         guarantee: Guarantee,
     ) -> Result<ModelId, BudgetRefusal> {
-        let Offer { name, required, model } = offer;
+        let Offer { name, required, absent, model } = offer;
         let next = ModelId::new(self.models.len() as u32);
         let before = match role {
             Role::Successor { of } => Some(of),
@@ -121,7 +121,7 @@ impl Core {
         let reason = definition.as_ref().err().cloned();
         let registered = self.shared.registry.add(|id| Registered { id, name: name.clone(), required, definition });
         debug_assert_eq!(registered.id, next, "the registry and the engine number alike");
-        let life = Lifecycle::new(name.clone(), role, blueprint);
+        let life = Lifecycle::new(name.clone(), role, blueprint, absent);
         self.shared.board.add(ModelStatus {
             id: next,
             name: name.clone(),

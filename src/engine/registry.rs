@@ -17,7 +17,7 @@ pub struct Registered {
     pub name: String,
     /// The server is not ready without it.
     pub required: bool,
-    /// What it is; `Err` holds the reason why it is broken.
+    /// What it is; `Err` holds the reason why it cannot be served.
     pub definition: Result<Arc<Definition>, String>,
 }
 

@@ -58,7 +58,9 @@ pub struct Offer {
     pub name: String,
     /// The server is not ready without it.
     pub required: bool,
-    /// Its configuration and what its files say, for any kind of device; `Err` holds the reason why it is broken.
+    /// Its files were never fetched: it is no broken model, but one that is not there yet.
+    pub absent: bool,
+    /// Its configuration and what its files say, for any kind of device; `Err` holds the reason why it cannot be served.
     pub model: Result<(ModelConfig, Blueprint), String>,
 }
 

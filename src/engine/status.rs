@@ -9,7 +9,7 @@ use crate::units::{Bytes, Micros, ModelId};
 /// Where a model is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ModelState {
-    /// Its weights are not on the device.
+    /// Its weights are not on the device; or its files were never fetched.
     NotLoaded,
     /// Its weights are on their way, or its profile is being checked.
     Loading,

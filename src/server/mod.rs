@@ -1,6 +1,7 @@
 //! The assembly: a configuration in, a running server out. `serve`, `demo` and the tests all start it here.
 
 mod settings;
+mod offers;
 mod reload;
 
 use std::future::Future;
@@ -13,17 +14,17 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
-use crate::config::source::{Cache, Located, resolve};
-use crate::config::{self, ConfigError, Entry, Environment, Repository, ServeOptions, ServerConfig};
+use crate::config::source::Cache;
+use crate::config::{self, ConfigError, Environment, Repository, ServeOptions, ServerConfig};
 use crate::device::profile_store::ProfileStore;
 use crate::device::{self, Device, Report, StartOptions};
 use crate::engine::{Engine, EngineError, EngineHandle, Offer};
 use crate::memory::{Reading, Readings, Terms};
-use crate::model::{Blueprint, ModelFiles};
 use crate::service::{self, Drained, Limits, Listeners, Reload, Security, SecurityError, SecurityFiles, ServeError};
 use crate::telemetry::traces::{Traces, TracesError};
 use crate::telemetry::{Metrics, router};
 
+pub use offers::{blueprint, offer, offers};
 pub use reload::Reloader;
 use reload::Served;
 pub use settings::start_options;
@@ -259,32 +260,6 @@ async fn listen(address: SocketAddr, what: &'static str, flag: &'static str) -> 
 
 fn local(listener: &TcpListener) -> Result<SocketAddr, ServerError> {
     listener.local_addr().map_err(|error| ServerError::Engine(EngineError::Io(error)))
-}
-
-/// What each model of the repository is, read from its files; a broken one keeps its reason.
-pub fn offers(repository: Repository, cache: &Cache) -> Vec<Offer> {
-    let offer = |entry: Entry| {
-        let Entry { name, required, config, .. } = entry;
-        let model = config.map_err(|error| error.to_string()).and_then(|config| {
-            let blueprint = blueprint(&config, cache)?;
-            Ok((config, blueprint))
-        });
-        Offer { name, required, model }
-    };
-    repository.entries.into_iter().map(offer).collect()
-}
-
-/// Finds and reads the files of one model.
-///
-/// # Errors
-/// What is wrong with them, for people.
-pub fn blueprint(config: &config::ModelConfig, cache: &Cache) -> Result<Blueprint, String> {
-    let files = match resolve(&config.source, cache).map_err(|error| error.to_string())? {
-        Located::Folder(folder) => ModelFiles::open(&folder),
-        Located::Embedded(name) => ModelFiles::embedded(&name),
-    };
-    let files = files.map_err(|error| error.to_string())?;
-    Blueprint::new(config, files).map_err(|error| error.to_string())
 }
 
 fn start_engine(

@@ -212,11 +212,11 @@ mod tests {
         change(&mut config);
         let files = ModelFiles::embedded("tiny-embed").expect("it is built in");
         let blueprint = Blueprint::new(&config, files).expect("it is sound");
-        Offer { name: name.to_owned(), required: true, model: Ok((config, blueprint)) }
+        Offer { name: name.to_owned(), required: true, absent: false, model: Ok((config, blueprint)) }
     }
 
     fn broken(name: &str) -> Offer {
-        Offer { name: name.to_owned(), required: false, model: Err("no config.json".to_owned()) }
+        Offer { name: name.to_owned(), required: false, absent: false, model: Err("no config.json".to_owned()) }
     }
 
     /// The changes by kind and model, or the model that is in the way.

@@ -23,8 +23,9 @@ pub(super) async fn models(channel: Connection) -> anyhow::Result<Vec<ModelFacts
             name: model.name,
         })
     };
-    // Nothing is known of what a broken model would do.
-    let usable = listed.models.into_iter().filter(|model| model.state() != wire::ModelState::Broken);
+    // Nothing is known of what a broken model would do, and less of one whose files are not there.
+    let is_usable = |model: &wire::Model| model.state() != wire::ModelState::Broken && !model.task.is_empty();
+    let usable = listed.models.into_iter().filter(is_usable);
     usable.map(facts).collect()
 }
 

@@ -161,6 +161,22 @@ fn a_model_that_is_broken_from_the_start_hurts_nobody() {
 }
 
 #[test]
+fn a_model_that_was_never_fetched_is_not_loaded_and_says_why() {
+    let reason = "a/b at main is not on this machine: run `plimsoll pull hf:a/b`";
+    let mut setup = Setup { absent: true, ..Setup::of([model("a")]) };
+    setup.models.push(Err(reason.to_owned()));
+    let mut world = World::ready(setup);
+    assert!(world.is_ready());
+    assert_eq!(world.state(B), ModelState::NotLoaded);
+    assert_eq!(world.core.shared.board.copy(B).reason.as_deref(), Some(reason));
+    // No request brings it, and none waits for it.
+    let request = world.submit(B, &[1]);
+    assert_eq!(world.rejection(request), Rejection::Broken);
+    assert_eq!(load(&mut world, B).answer(), Err(Failure::Rejected(Rejection::Broken)));
+    assert_eq!(world.state(B), ModelState::NotLoaded);
+}
+
+#[test]
 fn a_load_needs_its_transient_bytes_as_well() {
     // Room for both weights, not for the conversion of the second's.
     let budget = (weights() * 2 + transient()).saturating_sub(Bytes::kib(500));

@@ -182,7 +182,7 @@ fn a_model_that_is_not_there_is_replaced_at_once() {
 #[test]
 fn all_of_a_reload_is_done_or_nothing() {
     let mut world = World::ready(Setup::of([model("a"), model("b")]));
-    let broken = Offer { name: "a".to_owned(), required: true, model: Err("no config.json".to_owned()) };
+    let broken = Offer { name: "a".to_owned(), required: true, absent: false, model: Err("no config.json".to_owned()) };
     let greedy = |name: &str| ModelConfig { guaranteed: Amount::Percent(60.0), ..model(name) };
     let mut check = |changes: Vec<Change>, expected: fn(&ChangeRefusal) -> bool| {
         let refused = apply(&mut world, changes).answer().expect_err("it is refused");

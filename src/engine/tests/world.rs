@@ -58,7 +58,7 @@ fn blueprint(config: &ModelConfig) -> Blueprint {
 /// What the engine is told of a model.
 pub(super) fn offer(config: ModelConfig) -> Offer {
     let blueprint = blueprint(&config);
-    Offer { name: config.name.clone(), required: config.required, model: Ok((config, blueprint)) }
+    Offer { name: config.name.clone(), required: config.required, absent: false, model: Ok((config, blueprint)) }
 }
 
 /// Weights of one model.
@@ -74,6 +74,8 @@ pub(super) fn transient() -> Bytes {
 /// What a world is made of.
 pub(super) struct Setup {
     pub(super) models: Vec<Result<ModelConfig, String>>,
+    /// Those that cannot be served are not broken: nothing of them was ever fetched.
+    pub(super) absent: bool,
     /// Memory for models and steps.
     pub(super) budget: Bytes,
     pub(super) load_timeout: Micros,
@@ -88,6 +90,7 @@ impl Setup {
     pub(super) fn of(models: impl IntoIterator<Item = ModelConfig>) -> Setup {
         Setup {
             models: models.into_iter().map(Ok).collect(),
+            absent: false,
             budget: Bytes::mib(512),
             load_timeout: Micros::secs(20),
             minimum_residency: Micros::secs(5),
@@ -129,7 +132,9 @@ impl World {
     pub(super) fn over(setup: Setup, profiles: &Path) -> World {
         let made = |model: Result<ModelConfig, String>| match model {
             Ok(config) => offer(config),
-            Err(reason) => Offer { name: "broken".to_owned(), required: false, model: Err(reason) },
+            Err(reason) => {
+                Offer { name: "broken".to_owned(), required: false, absent: setup.absent, model: Err(reason) }
+            }
         };
         let offers: Vec<Offer> = setup.models.into_iter().map(made).collect();
         let tenant = |(index, offer): (usize, &Offer)| {
