@@ -41,7 +41,7 @@ enum Command {
     Check(check::CheckArgs),
     /// Print every setting in force and where it came from
     Config(config::ConfigArgs),
-    /// Would these models fit? Prints the fit table; exit code 3 if not
+    /// Would these models fit? Prints the fit table; exit code 3 if not, 1 if one is broken
     Plan(plan::PlanArgs),
     /// Measure a model's memory and time over all batch shapes
     Profile(profile::ProfileArgs),

@@ -17,10 +17,15 @@ use crate::model::Blueprint;
 use crate::server;
 use crate::units::{Bytes, ModelId, Timestamp};
 
+/// Exit code when a model that is planned is broken.
+const BROKEN: u8 = 1;
 /// Exit code when the models do not fit.
 const DOES_NOT_FIT: u8 = 3;
 
-/// Options of `plan`.
+/// Would these models fit? Prints the fit table
+///
+/// Exit code: 0 if they fit (tightly, too), 1 if one of them cannot be served, 3 if they do not fit. A model that is not
+/// needed at the start and was never fetched is left out, and said to be.
 #[derive(clap::Args, Clone, Debug)]
 pub struct PlanArgs {
     /// Also models that are loaded on demand or by hand; otherwise those that load at the start.
@@ -32,10 +37,10 @@ pub struct PlanArgs {
     pub options: ServeOptions,
 }
 
-/// Prints the fit table. Exits with 0 if the models fit (tightly, too), with 3 if they do not.
+/// Prints the fit table.
 ///
 /// # Errors
-/// The configuration, or a model that should be planned, is broken.
+/// The configuration is broken, or the device cannot be used. A broken model is reported and is the exit code.
 pub fn run(args: PlanArgs) -> anyhow::Result<ExitCode> {
     let environment = Environment::of_process();
     let Effective { config, .. } = ServerConfig::load(&args.options, &environment)?;
@@ -44,37 +49,59 @@ pub fn run(args: PlanArgs) -> anyhow::Result<ExitCode> {
     set_compute_threads(threads)?;
     // Only asked, never given an order.
     let device = device::start(server::start_options(&config, Readings::Off), Instant::now(), |_| ())?;
+    let code = report(&config, args.all, &environment, &*device, &mut io::stdout().lock())?;
+    Ok(ExitCode::from(code))
+}
+
+/// Writes the plan to `out`; the exit code.
+fn report(
+    config: &ServerConfig,
+    all: bool,
+    environment: &Environment,
+    device: &dyn Device,
+    out: &mut impl Write,
+) -> anyhow::Result<u8> {
     let memory = device.reading(Timestamp::START)?;
     let budget = config.memory_budget.of(memory.total, memory.free);
-
     let store = ProfileStore::new(config.profile_dir.clone());
-    let repository = Repository::load(&config)?;
+    let cache = Cache::new(config, environment);
     let mut names = Vec::new();
     let mut lines = Vec::new();
-    for Offer { name, model, .. } in server::offers(repository, &Cache::new(&config, &environment)) {
-        let suited = model.and_then(|(model, blueprint)| {
+    let mut left_out = Vec::new();
+    let mut is_broken = false;
+    for entry in Repository::load(config)?.entries {
+        // Nobody knows when one would be loaded whose configuration cannot be read.
+        if !all && matches!(&entry.config, Ok(model) if model.load != LoadPolicy::Startup) {
+            continue;
+        }
+        let Offer { name, required, absent, model } = server::offer(entry, &cache);
+        let suited = model.and_then(|(_, blueprint)| {
             let blueprint = blueprint.for_device(device.form());
             blueprint.check_form().map_err(|error| error.to_string())?;
-            Ok((model, blueprint))
+            Ok(blueprint)
         });
-        let (model, blueprint) = match suited {
-            Ok(found) => found,
-            Err(reason) => {
-                eprintln!("{name} is left out: {reason}");
-                continue;
+        match suited {
+            Ok(blueprint) => {
+                let profile = kept_profile(&store, device, &blueprint);
+                lines.push(fit_line(ModelId::new(names.len() as u32), &blueprint, profile.as_ref(), None));
+                names.push(name);
             }
-        };
-        if args.all || model.load == LoadPolicy::Startup {
-            let profile = kept_profile(&store, &*device, &blueprint);
-            lines.push(fit_line(ModelId::new(names.len() as u32), &blueprint, profile.as_ref(), None));
-            names.push(name);
+            Err(reason) => {
+                is_broken |= required || !absent;
+                left_out.push(format!("{name} is left out: {reason}"));
+            }
         }
     }
     let plan = fit_plan(lines, budget);
-    write(&mut io::stdout().lock(), &names, &plan)?;
+    write(out, &names, &plan)?;
+    for line in left_out {
+        writeln!(out, "{line}")?;
+    }
     Ok(match plan.verdict {
-        Verdict::Fits | Verdict::Tight => ExitCode::SUCCESS,
-        Verdict::DoesNotFit => ExitCode::from(DOES_NOT_FIT),
+        // The table lacks one: what it says of the others is not the whole.
+        _ if is_broken => BROKEN,
+        Verdict::Fits | Verdict::Tight => 0,
+        Verdict::DoesNotFit => DOES_NOT_FIT,
     })
 }
 
@@ -112,4 +139,84 @@ fn write(out: &mut impl Write, names: &[String], plan: &FitPlan) -> io::Result<(
         "\n{} needed at least, {} for the best batches, {} to be had: {verdict}",
         plan.needed, plan.wanted, plan.available
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::config::{Amount, DeviceKind, MemoryBudget, Models};
+
+    /// A repository with a copy of tiny-embed under each of these names, beside a `model.toml` with this text.
+    fn repository(models: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        for (name, text) in models {
+            let folder = root.path().join(name);
+            std::fs::create_dir_all(&folder).expect("a folder");
+            std::fs::write(folder.join("model.toml"), text).expect("a file");
+            let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny-embed");
+            for file in ["config.json", "tokenizer.json", "model.safetensors"] {
+                std::fs::copy(from.join(file), folder.join(file)).expect("a copy");
+            }
+        }
+        root
+    }
+
+    fn config(models: &Path, budget: Bytes) -> ServerConfig {
+        let mut options = ServeOptions { config: Some("/dev/null".into()), ..ServeOptions::default() };
+        options.settings.models = Some(Models::Folder(models.to_owned()));
+        options.settings.memory_budget = Some(MemoryBudget::Amount(Amount::Bytes(budget)));
+        options.settings.device = Some(DeviceKind::Cpu);
+        options.settings.profile_dir = Some(models.join("no-profiles"));
+        ServerConfig::load(&options, &[("HOME", "/no/such/home")].into()).expect("valid").config
+    }
+
+    /// The exit code and the report.
+    fn planned(config: &ServerConfig, all: bool) -> (u8, String) {
+        let options = server::start_options(config, Readings::Off);
+        let device = device::start(options, Instant::now(), |_| ()).expect("a CPU");
+        let mut out = Vec::new();
+        let code = report(config, all, &[("HOME", "/no/such/home")].into(), &*device, &mut out).expect("a plan");
+        (code, String::from_utf8(out).expect("text"))
+    }
+
+    const HERE: &str = "schema = 1\nsource.path = \".\"";
+
+    #[test]
+    fn a_broken_model_is_named_and_is_the_exit_code() {
+        let root = repository(&[("sound", HERE)]);
+        assert_eq!(planned(&config(root.path(), Bytes::gib(1)), false).0, 0);
+        let later = format!("{HERE}\nload = \"on_demand\"");
+        let root = repository(&[("broken", HERE), ("later", &later), ("sound", HERE), ("unread", "schema = 9")]);
+        std::fs::remove_file(root.path().join("broken/tokenizer.json")).expect("it was there");
+        std::fs::remove_file(root.path().join("later/config.json")).expect("it was there");
+        let (code, text) = planned(&config(root.path(), Bytes::gib(1)), false);
+        assert_eq!(code, BROKEN, "{text}");
+        assert!(text.lines().any(|line| line.starts_with("sound ")), "{text}");
+        assert!(text.contains("broken is left out: ") && text.contains("tokenizer.json"), "{text}");
+        assert!(text.contains("unread is left out: ") && !text.contains("later"), "{text}");
+        let (code, text) = planned(&config(root.path(), Bytes::gib(1)), true);
+        assert!(code == BROKEN && text.contains("later is left out: "), "{text}");
+        // What the table says of the others is said, and is not the whole.
+        assert_eq!(planned(&config(root.path(), Bytes::mib(1)), false).0, BROKEN);
+    }
+
+    #[test]
+    fn one_that_may_be_fetched_later_is_no_problem() {
+        let hub = "schema = 1\nrequired = false\nsource.hub = \"a/b\"";
+        let root = repository(&[("later", hub), ("sound", HERE)]);
+        let (code, text) = planned(&config(root.path(), Bytes::gib(1)), false);
+        assert!(code == 0 && text.contains("later is left out: ") && text.contains("plimsoll pull hf:a/b"), "{text}");
+        let root = repository(&[("needed", &hub.replace("false", "true")), ("sound", HERE)]);
+        assert_eq!(planned(&config(root.path(), Bytes::gib(1)), false).0, BROKEN);
+        assert_eq!(planned(&config(root.path(), Bytes::mib(1)), true).0, BROKEN);
+    }
+
+    #[test]
+    fn models_that_do_not_fit_have_an_exit_code_of_their_own() {
+        let root = repository(&[("sound", HERE)]);
+        let (code, text) = planned(&config(root.path(), Bytes::mib(1)), false);
+        assert!(code == DOES_NOT_FIT && text.contains("they do not fit"), "{text}");
+    }
 }
