@@ -151,11 +151,11 @@ def parts(metrics):
 
 
 def planned(plan, name):
-    """Weights, the workspace of one longest row and that of the best batch, from a line of the plan's table; None while
-    the model is not measured."""
+    """Weights, the workspace of one longest row and that of the best batch, from a line of the plan's table, which has
+    beside the weights what their load takes; None while the model is not measured."""
     line = next(line for line in plan.splitlines() if line.startswith(name + " "))
     sizes = [int(float(number) * UNITS[unit]) for number, unit in re.findall(r"([\d.]+) (B|KiB|MiB|GiB)\b", line)]
-    return sizes if len(sizes) == 3 else None
+    return [sizes[0], *sizes[2:]] if len(sizes) == 4 else None
 
 
 class Card:

@@ -62,7 +62,7 @@ fn report(
     out: &mut impl Write,
 ) -> anyhow::Result<u8> {
     let memory = device.reading(Timestamp::START)?;
-    let budget = config.memory_budget.of(memory.total, memory.free);
+    let available = server::available(config, &memory, device.terms());
     let store = ProfileStore::new(config.profile_dir.clone());
     let cache = Cache::new(config, environment);
     let mut names = Vec::new();
@@ -83,7 +83,9 @@ fn report(
         match suited {
             Ok(blueprint) => {
                 let profile = kept_profile(&store, device, &blueprint);
-                lines.push(fit_line(ModelId::new(names.len() as u32), &blueprint, profile.as_ref(), None));
+                let weights = device.taken_by(blueprint.resident());
+                let id = ModelId::new(names.len() as u32);
+                lines.push(fit_line(id, &blueprint, weights, profile.as_ref(), device.terms()));
                 names.push(name);
             }
             Err(reason) => {
@@ -92,7 +94,7 @@ fn report(
             }
         }
     }
-    let plan = fit_plan(lines, budget);
+    let plan = fit_plan(lines, available);
     write(out, &names, &plan)?;
     for line in left_out {
         writeln!(out, "{line}")?;
@@ -116,11 +118,12 @@ fn kept_profile(store: &ProfileStore, device: &dyn Device, blueprint: &Blueprint
 
 fn write(out: &mut impl Write, names: &[String], plan: &FitPlan) -> io::Result<()> {
     let bytes = |bytes: Option<Bytes>| bytes.map_or_else(|| "not measured".to_owned(), |bytes| bytes.to_string());
-    let mut rows = vec![["model", "weights", "one longest row", "best batch"].map(str::to_owned)];
+    let mut rows = vec![["model", "weights", "to load", "one longest row", "best batch"].map(str::to_owned)];
     for line in &plan.lines {
         rows.push([
             names[line.model.get() as usize].clone(),
             line.weights.to_string(),
+            line.transient.to_string(),
             bytes(line.workspace_least),
             bytes(line.workspace_knee),
         ]);
@@ -147,6 +150,8 @@ mod tests {
 
     use super::*;
     use crate::config::{Amount, DeviceKind, MemoryBudget, Models};
+    use crate::engine::EngineError;
+    use crate::server::ServerError;
 
     /// A repository with a copy of tiny-embed under each of these names, beside a `model.toml` with this text.
     fn repository(models: &[(&str, &str)]) -> tempfile::TempDir {
@@ -218,5 +223,33 @@ mod tests {
         let root = repository(&[("sound", HERE)]);
         let (code, text) = planned(&config(root.path(), Bytes::mib(1)), false);
         assert!(code == DOES_NOT_FIT && text.contains("they do not fit"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_plan_has_the_numbers_of_a_server_that_refuses_to_start() {
+        let root = repository(&[("sound", HERE)]);
+        let environment: Environment = [("HOME", "/no/such/home")].into();
+        let entry = Repository::from_folder(root.path()).expect("readable").entries.remove(0);
+        let cache = Cache::new(&config(root.path(), Bytes::gib(1)), &environment);
+        let (_, blueprint) = server::offer(entry, &cache).model.expect("it is sound");
+        let (weights, transient) = (blueprint.resident(), blueprint.transient());
+        // Room for the weights, not for loading them.
+        let between = ServerConfig {
+            grpc_port: 0,
+            http_port: 0,
+            metrics_port: 0,
+            ..config(root.path(), weights + transient.scale(0.5))
+        };
+        let (code, text) = planned(&between, false);
+        assert_eq!(code, DOES_NOT_FIT, "{text}");
+        let refused = server::Server::start(between, &environment).await.err();
+        let Some(ServerError::Engine(EngineError::NeverFits { needed, available, .. })) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(needed, weights + transient);
+        let numbers = [format!("{needed} needed at least"), format!("{available} to be had")];
+        assert!(numbers.iter().all(|number| text.contains(number)), "{numbers:?} in {text}");
+        let (code, text) = planned(&config(root.path(), needed), false);
+        assert!(code == 0 && text.contains("the weights fit"), "{text}");
     }
 }

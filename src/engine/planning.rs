@@ -2,7 +2,7 @@
 
 use super::core::Core;
 use super::memory_view::PlanError;
-use crate::memory::{FitLine, FitPlan, Profile, Reading, RowFacts, fit_plan};
+use crate::memory::{FitLine, FitPlan, Profile, Reading, RowFacts, Terms, fit_plan};
 use crate::model::Blueprint;
 use crate::units::{Bytes, ModelId};
 
@@ -14,6 +14,7 @@ impl Core {
         budget: Option<Bytes>,
         reading: &Reading,
     ) -> Result<FitPlan, PlanError> {
+        let terms = self.ledger.books().terms;
         let mut lines = Vec::with_capacity(models.len());
         for &model in models {
             let registered = self.shared.registry.get(model);
@@ -26,25 +27,38 @@ impl Core {
             };
             let measured = self.scheduler.profile(model).cloned();
             let profile = measured.or_else(|| self.rig.stored_profile(&blueprint));
-            lines.push(fit_line(model, &blueprint, profile.as_ref(), resident));
+            let weights = self.rig.taken_by(blueprint.resident());
+            let line = fit_line(model, &blueprint, weights, profile.as_ref(), terms);
+            lines.push(match resident {
+                Some(weights) => FitLine { weights, transient: Bytes::ZERO, resident: true, ..line },
+                None => line,
+            });
         }
         let available = self.ledger.books().available();
         Ok(fit_plan(lines, budget.unwrap_or(available).saturating_sub(reading.library)))
     }
 }
 
-/// One model's line: what it holds or would hold, and the workspace of its smallest and its best step of the longest
-/// rows, as far as its profile knows.
-pub fn fit_line(model: ModelId, blueprint: &Blueprint, profile: Option<&Profile>, resident: Option<Bytes>) -> FitLine {
+/// The line of a model that is not loaded, by what a load of it is planned with: what the load takes, of which `weights`
+/// stay (the device rounds up), and the workspace of its smallest and its best step of the longest rows, as far as its
+/// profile knows.
+pub fn fit_line(
+    model: ModelId,
+    blueprint: &Blueprint,
+    weights: Bytes,
+    profile: Option<&Profile>,
+    terms: Terms,
+) -> FitLine {
     let axes = blueprint.axes();
     let longest = axes.extent.max;
     let at_knee = |profile: &Profile| profile.predicted(axes.kind.at(profile.knee(longest)?, longest));
     let least = axes.kind.of_rows([RowFacts { tokens: longest }]);
     FitLine {
         model,
-        weights: resident.unwrap_or_else(|| blueprint.resident()),
+        weights,
+        transient: blueprint.transient(),
         workspace_knee: profile.and_then(at_knee),
-        workspace_least: profile.and_then(|profile| profile.predicted(least)),
-        resident: resident.is_some(),
+        workspace_least: profile.and_then(|profile| profile.predicted(least)).map(|least| terms.taken(least)),
+        resident: false,
     }
 }

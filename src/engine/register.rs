@@ -77,7 +77,7 @@ impl Core {
         let (config, blueprint) = offer.model.as_ref().ok()?;
         let available = self.ledger.books().available();
         let available = available.min(budget(config, available).limit);
-        let needed = blueprint.resident() + blueprint.transient();
+        let needed = self.rig.taken_by(blueprint.resident()) + blueprint.transient();
         let awaited = offer.required && config.load == LoadPolicy::Startup;
         (awaited && needed > available).then_some((needed, available))
     }

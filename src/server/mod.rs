@@ -27,7 +27,7 @@ use crate::telemetry::{Metrics, router};
 pub use offers::{blueprint, offer, offers};
 pub use reload::Reloader;
 use reload::Served;
-pub use settings::start_options;
+pub use settings::{available, start_options};
 use settings::{books, engine_settings, limits, readings};
 
 /// Where a device reports to.

@@ -40,6 +40,11 @@ pub(super) fn readings(config: &ServerConfig) -> Readings {
     }
 }
 
+/// What models and their steps may have together on a device whose first reading this is.
+pub fn available(config: &ServerConfig, reading: &Reading, terms: Terms) -> Bytes {
+    books(config, readings(config), reading, terms).available()
+}
+
 /// The books of a device whose first reading this is.
 pub(super) fn books(config: &ServerConfig, readings: Readings, reading: &Reading, terms: Terms) -> DeviceBooks {
     let safety = config.memory_safety.of(terms.usual_safety());

@@ -9,6 +9,8 @@ pub struct FitLine {
     pub model: ModelId,
     /// Bytes of its weights.
     pub weights: Bytes,
+    /// Bytes that its load takes beside them, and gives back; none once it is loaded.
+    pub transient: Bytes,
     /// Workspace at the knee of its longest rows: beyond it throughput gains little. `None` when not measured.
     pub workspace_knee: Option<Bytes>,
     /// Workspace of one row of the longest length, or whatever else it cannot do without. `None` when not measured.
@@ -20,7 +22,7 @@ pub struct FitLine {
 /// How a plan turns out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
-    /// All weights and the smallest workspace do not fit together.
+    /// All weights and the smallest workspace, or the last load, do not fit together.
     DoesNotFit,
     /// It fits, with batches smaller than the knee, or an unknown workspace.
     Tight,
@@ -33,8 +35,8 @@ pub enum Verdict {
 pub struct FitPlan {
     /// One for each model.
     pub lines: Vec<FitLine>,
-    /// The least that they need together: all weights and the largest of the least workspaces, since steps run one
-    /// after another.
+    /// The least that they need together: all weights and the largest of the least workspaces and of what a load takes,
+    /// since steps and loads run one after another.
     pub needed: Bytes,
     /// All weights and the largest workspace at a knee; the same as `needed` where none is measured.
     pub wanted: Bytes,
@@ -48,7 +50,8 @@ pub struct FitPlan {
 pub fn fit_plan(lines: Vec<FitLine>, available: Bytes) -> FitPlan {
     let weights: Bytes = lines.iter().map(|line| line.weights).sum();
     let largest = |of: fn(&FitLine) -> Option<Bytes>| lines.iter().filter_map(of).max().unwrap_or(Bytes::ZERO);
-    let needed = weights + largest(|line| line.workspace_least);
+    let load = largest(|line| Some(line.transient));
+    let needed = weights + largest(|line| line.workspace_least).max(load);
     let wanted = needed.max(weights + largest(|line| line.workspace_knee));
     let all_known = lines.iter().all(|line| line.workspace_knee.is_some());
     let verdict = if needed > available {
@@ -70,6 +73,7 @@ mod tests {
         let line = |model, weights, knee: Option<u64>, least| FitLine {
             model: ModelId::new(model),
             weights: Bytes::mib(weights),
+            transient: Bytes::ZERO,
             workspace_knee: knee.map(Bytes::mib),
             workspace_least: Some(Bytes::mib(least)),
             resident: false,
@@ -85,5 +89,12 @@ mod tests {
         check(&two, 307, Verdict::DoesNotFit, 308, 350);
         check(&[two[0], line(1, 200, None, 8)], 1000, Verdict::Tight, 308, 350);
         check(&[], 0, Verdict::Fits, 0, 0);
+        // A load takes as much again as a step, or more, and never at the same time.
+        let loading = |line, transient| FitLine { transient: Bytes::mib(transient), ..line };
+        check(&[loading(two[0], 4), loading(two[1], 6)], 350, Verdict::Fits, 308, 350);
+        let larger = [loading(two[0], 40), two[1]];
+        check(&larger, 340, Verdict::Tight, 340, 350);
+        check(&larger, 339, Verdict::DoesNotFit, 340, 350);
+        check(&[loading(two[0], 60), two[1]], 360, Verdict::Fits, 360, 360);
     }
 }

@@ -119,15 +119,16 @@ impl Ledger {
             .accounts
             .iter()
             .filter(|(id, account)| **id != model && account.held() > Bytes::ZERO && !candidates.contains(*id));
-        let line = |model, weights, least, resident| FitLine {
+        let line = |model, weights, transient, least, resident| FitLine {
             model,
             weights,
+            transient,
             workspace_knee: None,
             workspace_least: Some(least),
             resident,
         };
-        let own = line(model, need.resident, need.transient.max(need.least_workspace), false);
-        let others = staying.map(|(id, other)| line(*id, other.held(), other.least_workspace, true));
+        let own = line(model, need.resident, need.transient, need.least_workspace, false);
+        let others = staying.map(|(id, other)| line(*id, other.held(), Bytes::ZERO, other.least_workspace, true));
         let lines: Vec<FitLine> = [own].into_iter().chain(others).collect();
         let held: Bytes = lines.iter().filter(|line| line.resident).map(|line| line.weights).sum();
         let room = self.load_room(model, reading, candidates);

@@ -382,6 +382,7 @@ impl Operations for FakeEngine {
         let line = |model| FitLine {
             model,
             weights: Bytes::mib(10),
+            transient: Bytes::ZERO,
             workspace_knee: Some(Bytes::mib(8)),
             workspace_least: Some(Bytes::mib(1)),
             resident: false,
