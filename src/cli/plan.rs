@@ -131,9 +131,7 @@ fn write(out: &mut impl Write, names: &[String], plan: &FitPlan) -> io::Result<(
     table::write(out, &rows)?;
     let verdict = match plan.verdict {
         Verdict::Fits => "they fit, with room for every model's best batch",
-        Verdict::Tight if plan.lines.iter().any(|line| line.workspace_knee.is_none()) => {
-            "the weights fit; run `plimsoll profile MODEL` to know about the workspace"
-        }
+        Verdict::Tight if plan.lines.iter().any(|line| line.workspace_knee.is_none()) => "the weights fit",
         Verdict::Tight => "they fit, with batches smaller than the best",
         Verdict::DoesNotFit => "they do not fit",
     };
@@ -141,7 +139,18 @@ fn write(out: &mut impl Write, names: &[String], plan: &FitPlan) -> io::Result<(
         out,
         "\n{} needed at least, {} for the best batches, {} to be had: {verdict}",
         plan.needed, plan.wanted, plan.available
-    )
+    )?;
+    let unmeasured = plan.lines.iter().filter(|line| line.workspace_knee.is_none());
+    let unmeasured: Vec<_> = unmeasured.map(|line| names[line.model.get() as usize].as_str()).collect();
+    if let Some(first) = unmeasured.first() {
+        writeln!(
+            out,
+            "not measured: {}; run `plimsoll profile {first}` with the same options, or serve it once: a server measures \
+             while nobody asks, and keeps what it finds",
+            unmeasured.join(", ")
+        )?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -251,5 +260,6 @@ mod tests {
         assert!(numbers.iter().all(|number| text.contains(number)), "{numbers:?} in {text}");
         let (code, text) = planned(&config(root.path(), needed), false);
         assert!(code == 0 && text.contains("the weights fit"), "{text}");
+        assert!(text.contains("not measured: sound; run `plimsoll profile sound`"), "{text}");
     }
 }
