@@ -1,6 +1,7 @@
 //! The models that a server knows: those of a repository folder or of the program itself, and those named one by one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use super::argument::{ModelArgument, check_name};
@@ -117,8 +118,8 @@ impl Repository {
     }
 
     /// The repository in `folder`: a folder for each model, named as the model, with a `model.toml`, or else with the
-    /// files of a Hugging Face model, to be served as they are. Files beside them and names with a leading dot are
-    /// not looked at.
+    /// files of a Hugging Face model, to be served as they are. Files beside them, names with a leading dot and what a
+    /// file system keeps for itself (`lost+found`) are not looked at.
     ///
     /// # Errors
     /// The folder itself cannot be read.
@@ -127,8 +128,8 @@ impl Repository {
         let mut paths = Vec::new();
         for item in std::fs::read_dir(folder).map_err(unreadable)? {
             let path = item.map_err(unreadable)?.path();
-            let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-            if path.is_dir() && !hidden {
+            let nobodys = |name: &OsStr| name.as_encoded_bytes().starts_with(b".") || name == "lost+found";
+            if path.is_dir() && !path.file_name().is_some_and(nobodys) {
                 paths.push(path);
             }
         }
@@ -311,6 +312,7 @@ mod tests {
             ("empty/notes.txt", ""),
             ("a b/model.toml", good),
             (".hidden/model.toml", good),
+            ("lost+found/#12/config.json", "{}"),
             ("file.txt", ""),
         ]);
         let repository = Repository::from_folder(root.path()).expect("readable");
