@@ -66,8 +66,10 @@ impl Core {
             metrics.levels(&ModelLevels { budget, resident, kv: Bytes::ZERO, headroom, drift, batch_rows_max });
         }
         let books = self.ledger.snapshot(reading);
-        let DeviceBooks { capacity, safety, fixed, .. } = books.books;
-        let bytes = DeviceBytes { capacity, safety, fixed, leased: books.leased, reading: *reading };
+        let DeviceBooks { capacity, safety, .. } = books.books;
+        // The books have the margin inside; who configures a budget does not.
+        let budget = capacity.saturating_sub(safety);
+        let bytes = DeviceBytes { capacity: budget, safety, leased: books.leased, reading: *reading };
         self.rig.device_metrics().bytes(&bytes);
     }
 

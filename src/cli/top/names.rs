@@ -38,7 +38,7 @@ pub(super) const DEVICE_CAPACITY: &str = "plimsoll_device_capacity_bytes";
 pub(super) const DEVICE_TOTAL: &str = "plimsoll_device_total_bytes";
 /// What of it nobody has.
 pub(super) const DEVICE_FREE: &str = "plimsoll_device_free_bytes";
-/// Taken before any model was loaded.
+/// Taken of a card by its context and its modules.
 pub(super) const DEVICE_FIXED: &str = "plimsoll_device_fixed_bytes";
 /// Scratch of libraries.
 pub(super) const DEVICE_LIBRARY: &str = "plimsoll_device_library_bytes";

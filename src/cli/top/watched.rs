@@ -31,7 +31,6 @@ impl Server {
         device.bytes(&DeviceBytes {
             capacity: Bytes::gib(60),
             safety: Bytes::mib(16),
-            fixed: Bytes::gib(1),
             leased: Bytes::ZERO,
             reading: Reading {
                 at: Timestamp::START,
@@ -43,6 +42,7 @@ impl Server {
                 leftovers: Bytes::ZERO,
             },
         });
+        device.card([("fixed", Bytes::gib(1).get())], None);
         let (busy, idle) = (metrics.model("all-MiniLM-L6-v2-int8"), metrics.model("tiny-embed"));
         for (model, state, gib) in [(&busy, "ready", 12), (&idle, "not_loaded", 0)] {
             model.state(state);

@@ -283,3 +283,17 @@ fn a_load_that_needs_more_than_announced_gets_more_the_next_time() {
     assert_eq!(call.answer(), Ok(()));
     assert_eq!((world.core.shared.board.copy(B).resident, world.machine().loads.len()), (more, 3));
 }
+
+#[test]
+fn the_budget_that_is_told_is_the_one_that_was_given() {
+    let mut world = World::ready(Setup::of([model("a")]));
+    world.advance(Micros::secs(1));
+    let text = world.metrics.encode();
+    let told = |name: &str| {
+        let line = text.lines().find(|line| line.starts_with(&format!("plimsoll_device_{name}_bytes{{")));
+        line.and_then(|line| line.rsplit(' ').next()).and_then(|value| value.parse::<f64>().ok())
+    };
+    // The margin is beside it.
+    assert_eq!(told("capacity"), Some(Bytes::mib(512).as_f64()), "{text}");
+    assert_eq!(told("safety"), Some(Bytes::mib(1).as_f64()));
+}

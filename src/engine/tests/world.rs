@@ -111,6 +111,7 @@ type Open = (oneshot::Receiver<Result<Answer, Failure>>, Vec<Vec<f32>>);
 
 pub(super) struct World {
     pub(super) core: Core,
+    pub(super) metrics: Metrics,
     pub(super) now: Timestamp,
     machine: Arc<Mutex<Machine>>,
     /// Requests that are not answered, and what their rows should come to.
@@ -173,10 +174,12 @@ impl World {
         let (inbox, messages) = unbounded();
         let device = Box::new(FakeDevice(machine.clone()));
         let store = ProfileStore::new(profiles);
-        let core = assemble(settings, offers, &Metrics::new(), store, (device, reading), books, (Clock::new(), inbox))
+        let metrics = Metrics::new();
+        let core = assemble(settings, offers, &metrics, store, (device, reading), books, (Clock::new(), inbox))
             .unwrap();
         let mut world = World {
             core,
+            metrics,
             now: Timestamp::START,
             machine,
             open: BTreeMap::new(),

@@ -8,17 +8,18 @@ use super::catalogue::{Catalogue, Counter, Gauge, Labels};
 use crate::memory::Reading;
 use crate::units::Bytes;
 
+/// The part of a card that is nobody's to give back.
+const FIXED: &str = "fixed";
+
 const EVENTS: [&str; 3] = ["allocate", "free", "trim"];
 
 /// The books of a device beside its reading.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceBytes {
-    /// The budget: all that this server may use.
+    /// The budget: what models and their steps may have together.
     pub capacity: Bytes,
-    /// Kept free for the noise of the reading.
+    /// Kept free beside it for the noise of the reading.
     pub safety: Bytes,
-    /// Taken before any model was loaded.
-    pub fixed: Bytes,
     /// Ceiling of the lease of the step now running; zero when none runs.
     pub leased: Bytes,
     /// The last reading.
@@ -58,9 +59,23 @@ impl Families {
     pub(super) fn register(to: &mut Catalogue) -> Families {
         const DEVICE: &[&str] = &["device"];
         Families {
-            capacity: to.gauge("device_capacity_bytes", DEVICE, "Budget: all that this server may use"),
-            safety: to.gauge("device_safety_bytes", DEVICE, "Kept free for the noise of the reading"),
-            fixed: to.gauge("device_fixed_bytes", DEVICE, "Taken before any model was loaded"),
+            capacity: to.gauge(
+                "device_capacity_bytes",
+                DEVICE,
+                "Budget (`memory_budget`): what models and their steps may have together; less where the margin would no \
+                 longer fit beside it",
+            ),
+            safety: to.gauge(
+                "device_safety_bytes",
+                DEVICE,
+                "Margin (`memory_safety`), kept free beside the budget for the noise of the reading",
+            ),
+            fixed: to.gauge(
+                "device_fixed_bytes",
+                DEVICE,
+                "What a card's context, modules and libraries take, outside the budget; 0 on a CPU, where nothing of the \
+                 kind is counted",
+            ),
             leased: to.gauge("device_leased_bytes", DEVICE, "Ceiling of the lease of the step now running, else 0"),
             free: to.gauge("device_free_bytes", DEVICE, "Free memory by the device's own authority, last reading"),
             total: to.gauge("device_total_bytes", DEVICE, "All memory of the device, or of this process's share of it"),
@@ -159,7 +174,6 @@ impl DeviceMetrics {
         let levels = [
             (&to.capacity, bytes.capacity),
             (&to.safety, bytes.safety),
-            (&to.fixed, bytes.fixed),
             (&to.leased, bytes.leased),
             (&to.free, bytes.reading.free),
             (&to.total, bytes.reading.total),
@@ -190,6 +204,9 @@ impl DeviceMetrics {
     pub fn card(&self, parts: impl IntoIterator<Item = (&'static str, u64)>, unattributed: Option<i64>) {
         let to = &self.handles;
         for (part, bytes) in parts {
+            if part == FIXED {
+                to.fixed.set(bytes as f64);
+            }
             let labels = vec![("device", to.name.clone()), ("part", part.to_owned())];
             to.part.get_or_create_owned(&labels).set(bytes as f64);
         }

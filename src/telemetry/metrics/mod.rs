@@ -278,7 +278,6 @@ mod tests {
         device.bytes(&DeviceBytes {
             capacity: Bytes::new(900),
             safety: Bytes::new(10),
-            fixed: Bytes::new(20),
             leased: Bytes::ZERO,
             reading: Reading {
                 at: Timestamp::START,
@@ -294,13 +293,15 @@ mod tests {
         device.allocator(AllocatorCounts { allocations: 15, frees: 15, trims: 1 });
         device.watchdog_fired();
         assert!(!metrics.encode().contains("part="), "a CPU has no parts");
-        device.card([("free", 600), ("others", 400)], Some(-3));
+        check(&metrics, &[r#"plimsoll_device_fixed_bytes{device="cpu"} 0.0"#]);
+        device.card([("free", 600), ("others", 380), ("fixed", 20)], Some(-3));
         check(
             &metrics,
             &[
-                r#"plimsoll_device_part_bytes{device="cpu",part="others"} 400.0"#,
+                r#"plimsoll_device_part_bytes{device="cpu",part="others"} 380.0"#,
                 r#"plimsoll_device_unattributed_bytes{device="cpu"} -3.0"#,
                 r#"plimsoll_device_capacity_bytes{device="cpu"} 900.0"#,
+                r#"plimsoll_device_fixed_bytes{device="cpu"} 20.0"#,
                 r#"plimsoll_device_free_bytes{device="cpu"} 500.0"#,
                 r#"plimsoll_device_workspace_cached_bytes{device="cpu"} 30.0"#,
                 r#"plimsoll_allocator_events_total{device="cpu",event="allocate"} 15"#,
