@@ -155,9 +155,10 @@ impl<E: Inference> Context<E> {
         if text.is_empty() {
             return Err(Problem::invalid(field(), "the text is empty"));
         }
-        let (found, allowed) = (Bytes::new(text.len() as u64), self.limits.text);
+        let (found, allowed) = (text.len() as u64, self.limits.text.get());
+        // Not rounded: one byte too many would look like none.
         if found > allowed {
-            return Err(Problem::invalid(field(), format!("the text has {found} and may have {allowed}")));
+            return Err(Problem::invalid(field(), format!("the text has {found} bytes and may have {allowed}")));
         }
         Ok(())
     }

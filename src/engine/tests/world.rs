@@ -175,8 +175,8 @@ impl World {
         let device = Box::new(FakeDevice(machine.clone()));
         let store = ProfileStore::new(profiles);
         let metrics = Metrics::new();
-        let core = assemble(settings, offers, &metrics, store, (device, reading), books, (Clock::new(), inbox))
-            .unwrap();
+        let core =
+            assemble(settings, offers, &metrics, store, (device, reading), books, (Clock::new(), inbox)).unwrap();
         let mut world = World {
             core,
             metrics,

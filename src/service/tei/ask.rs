@@ -295,9 +295,10 @@ impl<E: Inference> Context<E> {
         special_tokens: bool,
     ) -> Result<String, Problem> {
         let target = self.any_target(&asked.model)?;
-        let (found, allowed) = (Bytes::new(ids.len() as u64 * 4), self.limits.text);
+        let (found, allowed) = (ids.len() as u64, self.limits.text.get() / 4);
         if found > allowed {
-            return Err(Problem::invalid("ids", format!("a row has {found} and may have {allowed}: send it in parts")));
+            let message = format!("a row has {found} ids and may have {allowed}: send it in parts");
+            return Err(Problem::invalid("ids", message));
         }
         self.tokenizer.decode(&target.definition.card, "ids", ids, special_tokens).await
     }
