@@ -105,7 +105,7 @@ settings! {
             "Higher: slow stops. Lower: long queues are cut off, their requests answered UNAVAILABLE.";
     }
     "Security" {
-        /// File of bearer tokens, one a line: calls over gRPC and HTTP need one. 'none': anybody may call. Read again when it changes; while it cannot be read, or has a mistake, it counts as it was.
+        /// File of bearer tokens, one a line: calls over gRPC and HTTP need one. 'none': anybody may call. Read again when it changes. If it becomes unreadable or invalid, the last valid version stays in force.
         token_file: OptionalFile = "none",
             "Clients send the header 'authorization: Bearer TOKEN'. Metrics and health on their own port need none.";
         /// File of bearer tokens for calls of administration (load, unload, pin, budgets, memory, log settings). Read again when it changes.
@@ -125,10 +125,10 @@ settings! {
             "Every client needs a certificate of its own.";
         /// Origins of pages whose scripts a browser may let call over HTTP: '*' for all, or a list with commas between them; 'none': no other page's.
         cors_origins: Origins = "none",
-            "'*' lets every page that somebody opens in a browser which reaches the server call it.";
+            "With '*', any web page opened in a browser that can reach the server may call it.";
     }
     "Models" {
-        /// Folder of the model repository, one folder with a model.toml for each model; 'embedded' for the built-in one; 'auto': embedded, unless --model says what to serve.
+        /// Folder of the model repository, one folder for each model, in which model.toml is optional; 'embedded' for the built-in one; 'auto': embedded, unless --model says what to serve.
         models: Models = "auto",
             "Costs nothing until its models are loaded.";
         /// How long requests wait for a model that is being loaded.
@@ -137,7 +137,7 @@ settings! {
         /// How long a model stays loaded at least before another may evict it.
         minimum_residency: Micros = "30s",
             "Higher: another model waits longer for its memory. Lower: two models that do not fit together evict each other all the time.";
-        /// Folder of what `plimsoll pull` fetches; Hugging Face repositories go to HF_HOME where that is set.
+        /// Folder of what `plimsoll pull` fetches; Hugging Face repositories go to HF_HUB_CACHE, or else to HF_HOME/hub, where one of the two is set.
         cache_dir: PathBuf = "~/.cache/plimsoll",
             "Needs room for the weights.";
         /// Folder of the measured memory profiles.
@@ -148,7 +148,7 @@ settings! {
         /// Memory of the device for models and their steps: bytes, a percentage of all, or 'auto' for 80 % of what is free at start.
         memory_budget: MemoryBudget = "auto",
             "Higher: larger batches, less for neighbours. Lower: smaller batches, and models that no longer fit are refused.";
-        /// Memory of the device that is kept free beside the budget, because readings of free memory are noisy: bytes, or 'auto' for 64MiB on the CPU and 16MiB on a GPU, where the smallest step of a model may use it.
+        /// Memory of the device that is kept free beside the budget, because readings of free memory are noisy: bytes, or 'auto': 64MiB on the CPU, 16MiB on a GPU. On a GPU a model's smallest step may use the margin.
         memory_safety: MemorySafety = "auto",
             "Higher: smaller batches. Lower: more steps that run short and are repeated in halves.";
         /// A file that says how many bytes of the machine's memory may still be taken, if they are fewer than what the system says; 'none': the system alone. It is read again each time, so replace it as a whole. On the CPU only.
@@ -196,7 +196,7 @@ settings! {
             "Higher: more host memory for each connection. Lower: busy clients need several connections.";
     }
     "Device" {
-        /// Device that runs the models: 'cpu', 'cuda' or 'cuda:N'; 'auto': the first GPU that can be used, else the CPU.
+        /// Device that runs the models: 'cpu', 'cuda' or 'cuda:N'; 'auto': the first GPU, or the CPU where it cannot be used.
         device: DeviceKind = "auto",
             "A GPU needs a program that was built with --features cuda. With 'auto' a broken GPU is only a line in the log.";
         /// Where the memory of a GPU comes from: 'pools', 'plain' allocations that are cached here, or the 'driver' by itself.
