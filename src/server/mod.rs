@@ -126,6 +126,7 @@ impl Server {
         }
 
         let metrics = Metrics::new();
+        let security = security.with_metrics(&metrics);
         let cache = Cache::new(&config, environment);
         let limits = limits(&config);
         let traces = traces(&config)?;

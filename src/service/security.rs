@@ -10,6 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::access::Access;
 use super::transport::{Tls, TlsFiles};
 use crate::config::Origins;
+use crate::telemetry::Metrics;
 
 /// How often the files are looked at. They are small, and whoever replaces one keeps the old one good for longer.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -42,6 +43,8 @@ pub struct Security {
     knows_clients: bool,
     /// Pages that may call over HTTP.
     pub(super) origins: Origins,
+    /// Where the end of the certificate is told.
+    metrics: Option<Metrics>,
 }
 
 impl Security {
@@ -59,6 +62,7 @@ impl Security {
             tls: tls.map(Arc::new),
             knows_clients: client_authorities.is_some(),
             origins: Origins::None,
+            metrics: None,
         })
     }
 
@@ -66,6 +70,21 @@ impl Security {
     #[must_use]
     pub fn with_origins(self, origins: Origins) -> Security {
         Security { origins, ..self }
+    }
+
+    /// The same, which tells in these metrics when its certificate ends.
+    #[must_use]
+    pub fn with_metrics(self, metrics: &Metrics) -> Security {
+        let told = Security { metrics: Some(metrics.clone()), ..self };
+        told.tell();
+        told
+    }
+
+    fn tell(&self) {
+        let end = self.tls.as_ref().and_then(|tls| tls.certificate_end());
+        if let (Some(metrics), Some(end)) = (&self.metrics, end) {
+            metrics.certificate_end(end);
+        }
     }
 
     /// What an operator should know about a server that listens at `address`, and at `admin` for administration.
@@ -100,6 +119,15 @@ impl Security {
         warnings
     }
 
+    /// Reads the files again that have changed. Blocks.
+    pub(super) fn look(&self) {
+        self.access.refresh();
+        if let Some(tls) = &self.tls {
+            tls.refresh();
+        }
+        self.tell();
+    }
+
     /// Reads files again when they change, for ever.
     pub(super) async fn follow(self) {
         let mut ticks = interval(LOOK_EVERY);
@@ -107,12 +135,7 @@ impl Security {
         loop {
             ticks.tick().await;
             let looking = self.clone();
-            let looked = tokio::task::spawn_blocking(move || {
-                looking.access.refresh();
-                if let Some(tls) = &looking.tls {
-                    tls.refresh();
-                }
-            });
+            let looked = tokio::task::spawn_blocking(move || looking.look());
             // It does not panic; and if it did, the next look may be better.
             let _ = looked.await;
         }

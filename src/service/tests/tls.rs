@@ -16,6 +16,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 
 use super::secured::{Files, Secured, call_over};
 use crate::service::{Security, SecurityFiles};
+use crate::telemetry::Metrics;
 
 const LIVE: &str = "/inference.GRPCInferenceService/ServerLive";
 
@@ -95,6 +96,31 @@ async fn calls_are_encrypted_and_certificates_can_be_replaced() {
     assert!(is_served(server.grpc, next.trusted()).await);
     assert!(!is_served(server.grpc, authority.trusted()).await);
     assert!(call_over(kept, LIVE, None).await.is_ok(), "an open connection stays");
+}
+
+#[test]
+fn the_end_of_the_certificate_is_told() {
+    let (files, authority, metrics) = (Files::new(), Authority::new(), Metrics::new());
+    let write = |until| {
+        let (certificate, key) = authority.sign(until);
+        (files.write("certificate", &certificate), files.write("key", &key))
+    };
+    let told = || metrics.encode().lines().find_map(|line| line.strip_prefix(SERIES)?.parse::<f64>().ok());
+    const SERIES: &str = "plimsoll_tls_certificate_end_seconds ";
+    let address = [127, 0, 0, 1].into();
+    let _ = Security::open(address, SecurityFiles::default()).unwrap().with_metrics(&metrics);
+    assert_eq!(told(), None, "there is none");
+    // Seconds of `date --utc --date 2040-12-31 +%s`, and of 2060.
+    let (certificate, key) = write(2040);
+    let files_of = SecurityFiles { certificate: Some((&certificate, &key)), ..SecurityFiles::default() };
+    let security = Security::open(address, files_of).unwrap().with_metrics(&metrics);
+    assert_eq!(told(), Some(2_240_524_800.0));
+    write(2060);
+    security.look();
+    assert_eq!(told(), Some(2_871_676_800.0));
+    files.write("certificate", "none");
+    security.look();
+    assert_eq!(told(), Some(2_871_676_800.0), "it is still the one that is shown");
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{Error, RootCertStore, ServerConfig};
+use x509_parser::parse_x509_certificate;
 
 use crate::service::kept::Kept;
 
@@ -36,6 +37,8 @@ pub(crate) struct Tls(Kept<Acceptors>);
 struct Acceptors {
     grpc: TlsAcceptor,
     http: TlsAcceptor,
+    /// When the server's own certificate ends, in seconds since 1970, where that can be read.
+    end: Option<i64>,
 }
 
 impl Tls {
@@ -47,14 +50,21 @@ impl Tls {
         let TlsFiles { certificate, key, client_authorities } = files;
         let all: Vec<&Path> = [certificate, key].into_iter().chain(client_authorities).collect();
         Ok(Tls(Kept::open(&all, |contents| {
-            let config = config(&contents[0], &contents[1], contents.get(2).map(Vec::as_slice))?;
+            let chain = certificates(&contents[0], "the certificate")?;
+            let end = chain.first().and_then(end);
+            let config = config(chain, &contents[1], contents.get(2).map(Vec::as_slice))?;
             let acceptor = |protocols: &[&[u8]]| {
                 let mut config = config.clone();
                 config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
                 TlsAcceptor::from(Arc::new(config))
             };
-            Ok(Acceptors { grpc: acceptor(&[b"h2"]), http: acceptor(&[b"http/1.1"]) })
+            Ok(Acceptors { grpc: acceptor(&[b"h2"]), http: acceptor(&[b"http/1.1"]), end })
         })?))
+    }
+
+    /// When the server's certificate ends, in seconds since 1970; `None` where it does not say so legibly.
+    pub(crate) fn certificate_end(&self) -> Option<i64> {
+        self.0.get().end
     }
 
     /// Reads the files again, if they have changed.
@@ -73,9 +83,12 @@ impl Tls {
 }
 
 /// Nothing of the contents is told: one of them is a secret.
-fn config(certificate: &[u8], key: &[u8], client_authorities: Option<&[u8]>) -> Result<ServerConfig, String> {
+fn config(
+    chain: Vec<CertificateDer<'static>>,
+    key: &[u8],
+    client_authorities: Option<&[u8]>,
+) -> Result<ServerConfig, String> {
     let provider = Arc::new(ring::default_provider());
-    let chain = certificates(certificate, "the certificate")?;
     let key =
         PrivateKeyDer::from_pem_slice(key).map_err(|_| "there is no private key in PEM in the file of the key")?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -96,6 +109,11 @@ fn config(certificate: &[u8], key: &[u8], client_authorities: Option<&[u8]>) -> 
         Error::InconsistentKeys(_) => "the certificate and the key do not belong together".to_owned(),
         other => format!("the certificate or the key cannot be used: {other}"),
     })
+}
+
+fn end(certificate: &CertificateDer<'_>) -> Option<i64> {
+    let (_, certificate) = parse_x509_certificate(certificate).ok()?;
+    Some(certificate.validity().not_after.timestamp())
 }
 
 fn certificates(pem: &[u8], what: &str) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -16,6 +16,7 @@ use catalogue::{Catalogue, Gauge, Labels};
 pub use device::{AllocatorCounts, DeviceBytes, DeviceMetrics};
 pub use model::{MODEL_STATES, ModelLevels, ModelMetrics, PROFILE_STATES, QueueLevels, RequestTimes};
 pub use outcome::Outcome;
+use prometheus_client::metrics::family::Family;
 
 /// All metrics of this process.
 #[derive(Clone, Debug)]
@@ -27,6 +28,7 @@ pub struct Metrics {
 struct Inner {
     catalogue: Catalogue,
     ready: Gauge,
+    certificate_end: Family<Labels, Gauge>,
     models: model::Families,
     devices: device::Families,
     // Ages are computed when they are asked for, so that they grow while nothing happens.
@@ -49,9 +51,16 @@ impl Metrics {
         let ready = catalogue
             .gauge("ready", &[], "1 while `/health/ready` answers 200, else 0")
             .get_or_create_owned(&Labels::new());
+        let certificate_end = catalogue.gauge(
+            "tls_certificate_end_seconds",
+            &[],
+            "When the certificate that the server shows ends, in seconds since 1970; no series without TLS",
+        );
         let models = model::Families::register(&mut catalogue);
         let devices = device::Families::register(&mut catalogue);
-        Metrics { inner: Arc::new(Inner { catalogue, ready, models, devices, registered: Mutex::default() }) }
+        Metrics {
+            inner: Arc::new(Inner { catalogue, ready, certificate_end, models, devices, registered: Mutex::default() }),
+        }
     }
 
     /// The handles of a model; its series exist, at zero, from now on. To be called once for each registered model:
@@ -70,6 +79,11 @@ impl Metrics {
     /// Whether the server is ready, now.
     pub fn ready(&self, ready: bool) {
         self.inner.ready.set(f64::from(u8::from(ready)));
+    }
+
+    /// When the server's certificate ends, in seconds since 1970.
+    pub fn certificate_end(&self, seconds: i64) {
+        self.inner.certificate_end.get_or_create(&Labels::new()).set(seconds as f64);
     }
 
     /// Everything in the Prometheus text format (0.0.4).
