@@ -95,7 +95,9 @@ fn report(
         }
     }
     let plan = fit_plan(lines, available);
-    write(out, &names, &plan)?;
+    if !names.is_empty() {
+        write(out, &names, &plan)?;
+    }
     for line in left_out {
         writeln!(out, "{line}")?;
     }
@@ -214,6 +216,10 @@ mod tests {
         assert!(code == BROKEN && text.contains("later is left out: "), "{text}");
         // What the table says of the others is said, and is not the whole.
         assert_eq!(planned(&config(root.path(), Bytes::mib(1)), false).0, BROKEN);
+        // Of none nothing is said.
+        let root = repository(&[("unread", "schema = 9")]);
+        let (code, text) = planned(&config(root.path(), Bytes::gib(1)), false);
+        assert!(code == BROKEN && text.starts_with("unread is left out: "), "{text}");
     }
 
     #[test]
