@@ -88,6 +88,7 @@ impl Coverage {
             Rejection::TooLarge(TooLarge::Rows { .. }) => "rejection: too large, rows",
             Rejection::TooLarge(TooLarge::Length { .. }) => "rejection: too large, length",
             Rejection::TooLarge(TooLarge::Workspace { .. }) => "rejection: too large, workspace",
+            Rejection::TooLarge(TooLarge::Queue { .. }) => "rejection: too large, queue",
             Rejection::QueueFull { limit: QueueLimit::Rows, .. } => "rejection: queue full, rows",
             Rejection::QueueFull { limit: QueueLimit::Tokens, .. } => "rejection: queue full, tokens",
             Rejection::QueueFull { limit: QueueLimit::HostBytes, .. } => "rejection: queue full, host bytes",
