@@ -33,7 +33,7 @@ impl Zeros {
         };
         let models: Arc<[Arc<Registered>]> = embedded_names().enumerate().map(model).collect();
         let states = models.iter().map(|model| (model.name.clone(), ModelState::Ready)).collect();
-        let view = HealthView { ready: true, draining: false, poisoned: false, models: states };
+        let view = HealthView { ready: true, draining: false, poisoned: false, models: states, awaited: Vec::new() };
         Zeros { models, health: watch::Sender::new(view) }
     }
 }
