@@ -172,14 +172,8 @@ impl Reader<'_> {
 
     fn prompts(&self, section: &mut Section<'_>, model: &mut ModelConfig) {
         model.prompts = section.texts("prompts").into_iter().map(|(name, found)| (name, found.value)).collect();
-        // The model's own files may define more prompts, so that an unknown name is certain only once they are read;
-        // an empty one is wrong in any case.
-        model.default_prompt = section.get::<String>("default_prompt").and_then(|found| {
-            self.keep(found, |name| match name.as_str() {
-                "" => Err("default_prompt is empty: name one of the prompts, or leave the key out".into()),
-                _ => Ok(name),
-            })
-        });
+        // The model's own files may define more prompts, so that an unknown name is certain only once they are read.
+        model.default_prompt = section.get::<String>("default_prompt").map(|found| found.value);
     }
 
     fn budget(&self, section: &mut Section<'_>, model: &mut ModelConfig) {
@@ -342,6 +336,13 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_default_prompt_is_no_prompt_and_not_nothing_said() {
+        let text = format!("default_prompt = \"\"\n{HEAD}");
+        let model = read("m", Path::new("m/model.toml"), &text).expect("valid").config;
+        assert_eq!(model.default_prompt.as_deref(), Some(""));
+    }
+
+    #[test]
     fn all_problems_are_reported_at_once_in_order() {
         let shown = problems("schema = 1\ndtpye = \"f16\"\nshare = 0\n\n[source]\nembedded = \"x\"\npath = \"y\"\n");
         let expected = "\
@@ -367,7 +368,6 @@ models/m/model.toml:5:1: [source] says several things: write exactly one of embe
         check("target_latency = \"0s\"", "target_latency is zero");
         check("max_linger = \"9ms\"\ntarget_latency = \"9ms\"", "1:14: max_linger is not below target_latency");
         check("length_max = 512\nstep_tokens_max = 256", "step_tokens_max is below length_max");
-        check("default_prompt = \"\"", "default_prompt is empty");
         check("load = \"manual\"\nrequired = true", "required = true needs load = \"startup\"");
         check("share = nan", "a number above 0");
         check("budget = 5", "budget must be a table, not the number 5");

@@ -41,7 +41,7 @@ pub struct ModelCard {
     pub normalize: bool,
     /// Texts that are put before the input, by name.
     pub prompts: BTreeMap<String, String>,
-    /// The prompt of requests that name none; one of `prompts`.
+    /// The prompt of requests that say nothing of one; one of `prompts`.
     pub default_prompt: Option<String>,
     /// Token ids are below this.
     pub vocab_size: u32,
@@ -118,12 +118,21 @@ pub(super) fn card(
     let embeds = task == Task::Embed;
     let mut prompts = sentence.prompts;
     prompts.extend(config.prompts.iter().map(|(name, text)| (name.clone(), text.clone())));
-    let default_prompt = config.default_prompt.clone().or(sentence.default_prompt);
+    // An empty name is no prompt, whatever the model's own files say.
+    let default_prompt = config.default_prompt.clone().or(sentence.default_prompt).filter(|name| !name.is_empty());
     if let Some(name) = default_prompt.as_ref().filter(|name| !prompts.contains_key(*name)) {
         let known: Vec<_> = prompts.keys().map(String::as_str).collect();
         let allowed = if known.is_empty() { "none: the model has no prompts".to_owned() } else { known.join(", ") };
         let place = format!("model '{}': default_prompt", config.name);
         return Err(ModelError::invalid(place, format!("'{name}'"), allowed));
+    }
+    let pooling = config.pooling.or(sentence.pooling);
+    if embeds && pooling.is_none() {
+        tracing::warn!(
+            model = config.name,
+            "nothing says how its embeddings are pooled, and the mean is taken: if it was trained for another, set pooling \
+             in model.toml"
+        );
     }
     Ok(ModelCard {
         name: config.name.clone(),
@@ -135,7 +144,7 @@ pub(super) fn card(
         truncate: config.truncate,
         dimensions: if embeds { model.width } else { model.labels.len() } as u32,
         labels: if embeds { Vec::new() } else { model.labels.clone() },
-        pooling: embeds.then(|| config.pooling.or(sentence.pooling).unwrap_or(Pooling::Mean)),
+        pooling: embeds.then(|| pooling.unwrap_or(Pooling::Mean)),
         normalize: embeds && config.normalize.or(sentence.normalize).unwrap_or(false),
         prompts,
         default_prompt,
@@ -143,4 +152,35 @@ pub(super) fn card(
         type_vocab_size: model.type_count() as u32,
         encoder: Arc::new(encoder),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+    use crate::config::Source;
+    use crate::model::Blueprint;
+
+    /// The card of tiny-embed with a default prompt in its own files.
+    fn card(default_prompt: Option<&str>) -> Arc<ModelCard> {
+        let folder = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/tiny-embed");
+        for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+            std::fs::copy(source.join(name), folder.path().join(name)).unwrap();
+        }
+        let prompts = r#"{"prompts": {"query": "query: "}, "default_prompt_name": "query"}"#;
+        std::fs::write(folder.path().join("config_sentence_transformers.json"), prompts).unwrap();
+        let default_prompt = default_prompt.map(str::to_owned);
+        let config = ModelConfig { default_prompt, ..ModelConfig::new("m", Source::Path(PathBuf::new())) };
+        Blueprint::new(&config, ModelFiles::open(folder.path()).unwrap()).unwrap().card().clone()
+    }
+
+    #[test]
+    fn the_files_default_prompt_holds_unless_the_configuration_says_none() {
+        assert_eq!(card(None).default_prompt.as_deref(), Some("query"));
+        assert_eq!(card(Some("query")).default_prompt.as_deref(), Some("query"));
+        assert_eq!(card(Some("")).default_prompt, None);
+        assert_eq!(card(None).pooling, Some(Pooling::Mean), "where nothing says another");
+    }
 }

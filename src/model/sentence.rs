@@ -12,6 +12,18 @@ use crate::config::Pooling;
 /// These files have a few lines; prompts may be long.
 const BYTES_MAX: u64 = 1 << 20;
 
+/// Where sentence-transformers keeps the longest length: the name that it writes now, and those of the classes that it had
+/// for each architecture before.
+const LENGTH_FILES: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
 /// The files' answers; `None` and empty where they say nothing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sentence {
@@ -87,11 +99,14 @@ impl Sentence {
         if let Some(pooling) = json::<PoolingFile>(files, &pooling_file)? {
             found.pooling = Some(pooling.choice(&files.place(&pooling_file))?);
         }
-        // A classifier has no sentence_bert_config.json; some tokenizers say "no bound" with 1e30.
+        // A classifier has none of the files; some tokenizers say "no bound" with 1e30.
         let tokenizer = json::<TokenizerFile>(files, "tokenizer_config.json")?.and_then(|file| file.model_max_length);
         found.length_max = tokenizer.filter(|length| (1.0..1e9).contains(length)).map(|length| length as u64);
-        if let Some(LengthFile { max_seq_length: Some(length) }) = json(files, "sentence_bert_config.json")? {
-            found.length_max = Some(length);
+        for name in LENGTH_FILES {
+            if let Some(LengthFile { max_seq_length: Some(length) }) = json(files, name)? {
+                found.length_max = Some(length);
+                break;
+            }
         }
         if let Some(file) = json::<PromptFile>(files, "config_sentence_transformers.json")? {
             found.prompts = file.prompts;
@@ -133,5 +148,25 @@ fn json<T: DeserializeOwned>(files: &ModelFiles, name: &str) -> Result<Option<T>
     match serde_json::from_slice(&bytes) {
         Ok(value) => Ok(Some(value)),
         Err(error) => Err(ModelError::invalid(files.place(name), error, "the JSON that sentence-transformers writes")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_length_has_a_file_of_many_names() {
+        for name in LENGTH_FILES {
+            let folder = tempfile::tempdir().unwrap();
+            std::fs::write(folder.path().join("tokenizer_config.json"), r#"{"model_max_length": 512}"#).unwrap();
+            let read = || Sentence::read(&ModelFiles::open(folder.path()).unwrap()).unwrap().length_max;
+            assert_eq!(read(), Some(512));
+            std::fs::write(folder.path().join(name), r#"{"max_seq_length": 128, "do_lower_case": false}"#).unwrap();
+            assert_eq!(read(), Some(128), "{name}");
+            // The name of now goes before the others.
+            std::fs::write(folder.path().join(LENGTH_FILES[0]), r#"{"max_seq_length": 256}"#).unwrap();
+            assert_eq!(read(), Some(256), "{name}");
+        }
     }
 }
