@@ -276,8 +276,8 @@ mod tests {
     #[test]
     fn what_is_in_a_folder_is_looked_at() {
         let root = folder(&[("float8/model.toml", "schema = 1\ndtype = \"fp8\"\nsource.path = \".\"")]);
-        let made =
-            |name: &str, change: &dyn Fn(&str, Vec<u8>) -> Option<Vec<u8>>| model(&root.path().join(name), change);
+        type Change<'a> = &'a dyn Fn(&str, Vec<u8>) -> Option<Vec<u8>>;
+        let made = |name: &str, change: Change<'_>| model(&root.path().join(name), change);
         let replaced = |content: Vec<u8>, from: &str, to: &str| {
             let text = String::from_utf8(content).expect("text");
             assert!(text.contains(from), "{from} is in {text}");
