@@ -34,6 +34,16 @@ pub enum Source {
     },
 }
 
+impl Source {
+    /// The id and the revision of a repository of the Hub.
+    pub fn hub(&self) -> Option<(&str, &str)> {
+        match self {
+            Source::Hub { id, revision } => Some((id, revision)),
+            Source::Embedded(_) | Source::Path(_) | Source::Wheel { .. } => None,
+        }
+    }
+}
+
 /// An amount of memory, absolute or as a part of the budget of the device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
@@ -76,7 +86,7 @@ pub struct ModelConfig {
     pub normalize: Option<bool>,
     /// Texts put before the input, by name; added to those of the model's own files.
     pub prompts: BTreeMap<String, String>,
-    /// The prompt of requests that name none.
+    /// The prompt of requests that say nothing of one; empty: none, whatever the model's own files say.
     pub default_prompt: Option<String>,
     /// Weights and KV cache that are always this model's.
     pub guaranteed: Amount,

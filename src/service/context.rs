@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OnceCell, Semaphore, watch};
 
 use super::errors::Problem;
 use super::limits::Limits;
@@ -32,6 +32,7 @@ pub(crate) struct Context<E> {
     pub(crate) reload: Option<Arc<dyn Reload>>,
     /// One permit for each stream of inferences.
     pub(crate) streams: Arc<Semaphore>,
+    device_kind: OnceCell<&'static str>,
     /// Time that the host spent for each model that was asked, by its number.
     host_times: Mutex<HashMap<ModelId, Arc<HostTimes>>>,
 }
@@ -77,10 +78,21 @@ impl<E: Inference> Context<E> {
             draining,
             reload,
             streams: Arc::new(Semaphore::new(limits.streams as usize)),
+            device_kind: OnceCell::new(),
             host_times: Mutex::default(),
             engine,
             limits,
         })
+    }
+
+    /// `gpu` or `cpu`. The engine is asked once: a server has one device for as long as it runs.
+    pub(crate) async fn device_kind(&self) -> &'static str {
+        const CPU: &str = "cpu";
+        let kind = || async {
+            let name = self.engine.device().await.ok_or(())?;
+            Ok::<_, ()>(if name.starts_with(CPU) { CPU } else { "gpu" })
+        };
+        self.device_kind.get_or_try_init(kind).await.copied().unwrap_or(CPU)
     }
 
     /// The host's times of a model.
@@ -88,12 +100,30 @@ impl<E: Inference> Context<E> {
         self.host_times.lock().unwrap_or_else(PoisonError::into_inner).entry(model).or_default().clone()
     }
 
-    /// The registered model of this name.
+    /// The registered model of this name, or from this repository of the Hub.
     pub(crate) fn find(&self, name: &str) -> Result<Arc<Registered>, Problem> {
-        self.engine.find(name).ok_or_else(|| Problem::UnknownModel {
+        self.engine.find(name).or_else(|| self.find_by_id(name)).ok_or_else(|| Problem::UnknownModel {
             asked: name.to_owned(),
             known: self.engine.statuses().into_iter().map(|status| status.name).collect(),
         })
+    }
+
+    /// The only model from the Hub's repository of this id, `ORG/NAME`.
+    fn find_by_id(&self, id: &str) -> Option<Arc<Registered>> {
+        // No model's name has one.
+        if !id.contains('/') {
+            return None;
+        }
+        let is_from = |model: &Arc<Registered>| {
+            let source = model.definition.as_ref().ok().and_then(|definition| definition.config.source.hub());
+            source.is_some_and(|(found, _)| found == id)
+        };
+        let models = self.engine.statuses().into_iter().filter_map(|status| self.engine.find(&status.name));
+        let mut from = models.filter(is_from);
+        match (from.next(), from.next()) {
+            (Some(only), None) => Some(only),
+            _ => None,
+        }
     }
 
     /// The model of this name with its card.
@@ -110,26 +140,33 @@ impl<E: Inference> Context<E> {
         self.target_for_one_of(&[task], name)
     }
 
-    /// Whether a model for one of these tasks is registered.
-    pub(crate) fn serves_one_of(&self, tasks: &[Task]) -> bool {
-        let of_task = |target: Target| tasks.contains(&target.definition.card.task);
-        self.engine.statuses().into_iter().any(|status| self.target(&status.name).is_ok_and(of_task))
+    /// The names of the models for one of these tasks.
+    pub(crate) fn names_for(&self, tasks: &[Task]) -> Vec<String> {
+        let fits = |name: &String| self.target(name).is_ok_and(|target| tasks.contains(&target.definition.card.task));
+        self.engine.statuses().into_iter().map(|status| status.name).filter(fits).collect()
+    }
+
+    /// This name if a model has it, or if several are for the task; where one is, that one's. A client of a server of one
+    /// model may call it anything.
+    pub(crate) fn known_or_only(&self, task: Task, name: String) -> String {
+        if name.is_empty() || self.find(&name).is_ok() {
+            return name;
+        }
+        match <[String; 1]>::try_from(self.names_for(&[task])) {
+            Ok([only]) => only,
+            Err(_) => name,
+        }
     }
 
     /// The model of this name for one of these tasks; an empty name means the only one there is for any of them.
     pub(crate) fn target_for_one_of(&self, tasks: &[Task], name: &str) -> Result<Target, Problem> {
-        let fits = |target: &Target| tasks.contains(&target.definition.card.task);
         let task = || tasks.iter().map(|task| task.as_str()).collect::<Vec<_>>().join("' or '");
         if name.is_empty() {
-            let fitting: Vec<String> = (self.engine.statuses().into_iter())
-                .filter(|status| self.target(&status.name).is_ok_and(|target| fits(&target)))
-                .map(|status| status.name)
-                .collect();
-            return match fitting.as_slice() {
+            return match self.names_for(tasks).as_slice() {
                 [only] => self.target(only),
                 [] => {
                     let task = task();
-                    Err(Problem::invalid("model", format!("it is empty and no model for task '{task}' is registered")))
+                    Err(Problem::WrongTask(format!("it is empty and no model for task '{task}' is registered")))
                 }
                 several => Err(Problem::invalid(
                     "model",
@@ -142,12 +179,12 @@ impl<E: Inference> Context<E> {
             };
         }
         let target = self.target(name)?;
-        if !fits(&target) {
-            let (found, task) = (target.definition.card.task, task());
-            return Err(Problem::invalid(
-                "model",
-                format!("'{name}' is for task '{found}' and this call is for task '{task}'"),
-            ));
+        let found = target.definition.card.task;
+        if !tasks.contains(&found) {
+            let task = task();
+            return Err(Problem::WrongTask(format!(
+                "'{name}' is for task '{found}' and this call is for task '{task}'"
+            )));
         }
         Ok(target)
     }

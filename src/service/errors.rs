@@ -101,6 +101,12 @@ fn tell(problem: Problem) -> Told {
         Problem::Invalid { field, text } => {
             Told::new(Code::InvalidArgument, "INVALID", format!("{field}: {text}")).field(field)
         }
+        Problem::Empty { field, text } => {
+            Told::new(Code::InvalidArgument, "EMPTY", format!("{field}: {text}")).field(field)
+        }
+        Problem::WrongTask(text) => {
+            Told::new(Code::InvalidArgument, "WRONG_TASK", format!("model: {text}")).field("model")
+        }
         Problem::UnknownModel { asked, known } => {
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             Told::new(Code::NotFound, "UNKNOWN_MODEL", format!("no model '{asked}' is registered; there are: {known}"))

@@ -30,6 +30,11 @@ pub trait Inference: Clone + Send + Sync + 'static {
     /// Whether the engine's loop turns.
     fn alive(&self) -> bool;
 
+    /// The device's name, for people, once it can be asked.
+    fn device(&self) -> impl Future<Output = Option<String>> + Send {
+        async { None }
+    }
+
     /// Runs a request; answers at its deadline at the latest. Dropping the future cancels it.
     ///
     /// # Errors
@@ -121,6 +126,10 @@ impl Inference for EngineHandle {
 
     fn alive(&self) -> bool {
         self.pulse().alive()
+    }
+
+    async fn device(&self) -> Option<String> {
+        EngineHandle::memory(self).await.ok().map(|snapshot| snapshot.device)
     }
 
     async fn infer(&self, submission: Submission) -> Result<Answer, Failure> {

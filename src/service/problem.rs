@@ -11,6 +11,10 @@ use crate::units::Bytes;
 pub(crate) enum Problem {
     /// The request is malformed. `field` is the path of the offending part, such as `texts[3]` or `inputs['TEXT']`.
     Invalid { field: String, text: String },
+    /// There is nothing to work on: no rows, or a row without anything in it.
+    Empty { field: String, text: String },
+    /// The model that is asked is for something else, or no model is for this.
+    WrongTask(String),
     /// No model of this name is registered.
     UnknownModel { asked: String, known: Vec<String> },
     /// The model is served, but not in this version.
@@ -55,6 +59,11 @@ impl Problem {
     /// A malformed part of a request.
     pub(crate) fn invalid(field: impl Into<String>, text: impl Into<String>) -> Problem {
         Problem::Invalid { field: field.into(), text: text.into() }
+    }
+
+    /// A part of a request that has nothing in it.
+    pub(crate) fn empty(field: impl Into<String>, text: impl Into<String>) -> Problem {
+        Problem::Empty { field: field.into(), text: text.into() }
     }
 
     /// An expected failure of a request for `model`.

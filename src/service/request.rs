@@ -139,7 +139,7 @@ impl<E: Inference> Context<E> {
     pub(crate) fn check_rows(&self, field: &str, rows: usize) -> Result<(), Problem> {
         let possible = self.limits.request_rows;
         if rows == 0 {
-            return Err(Problem::invalid(field, "it has no rows: send at least one"));
+            return Err(Problem::empty(field, "it has no rows: send at least one"));
         }
         if rows > possible as usize {
             return Err(Problem::invalid(
@@ -153,8 +153,21 @@ impl<E: Inference> Context<E> {
     /// Refuses a text that is empty or too large to be worth tokenizing.
     pub(crate) fn check_text(&self, field: impl Fn() -> String, text: &str) -> Result<(), Problem> {
         if text.is_empty() {
-            return Err(Problem::invalid(field(), "the text is empty"));
+            return Err(Problem::empty(field(), "the text is empty"));
         }
+        self.check_size(field, text)
+    }
+
+    /// The same for a pair of them, of which one may be empty.
+    pub(crate) fn check_pair(&self, field: impl Fn() -> String, first: &str, second: &str) -> Result<(), Problem> {
+        if first.is_empty() && second.is_empty() {
+            return Err(Problem::empty(field(), "both texts of the pair are empty"));
+        }
+        self.check_size(&field, first)?;
+        self.check_size(field, second)
+    }
+
+    fn check_size(&self, field: impl Fn() -> String, text: &str) -> Result<(), Problem> {
         let (found, allowed) = (text.len() as u64, self.limits.text.get());
         // Not rounded: one byte too many would look like none.
         if found > allowed {
@@ -187,13 +200,19 @@ pub(crate) fn row_problem(card: &ModelCard, field: &str, row: usize, error: Toke
             tracing::error!(model = card.name, row, reason_bytes = reason.len(), "the tokenizer failed");
             Problem::Panicked
         }
+        error @ TokenizeError::Empty => Problem::empty(format!("{field}[{row}]"), error.to_string()),
         error => Problem::invalid(format!("{field}[{row}]"), error.to_string()),
     }
 }
 
 /// The prompt of this name; an empty name means the model's default, which may be none.
 pub(crate) fn prompt(card: &ModelCard, field: &str, name: &str) -> Result<String, Problem> {
-    let name = if name.is_empty() { card.default_prompt.as_deref().unwrap_or_default() } else { name };
+    prompt_named(card, field, Some(name).filter(|name| !name.is_empty()))
+}
+
+/// The same where a protocol tells no name, which means the model's default, from an empty one, which means none.
+pub(crate) fn prompt_named(card: &ModelCard, field: &str, name: Option<&str>) -> Result<String, Problem> {
+    let name = name.or(card.default_prompt.as_deref()).unwrap_or_default();
     if name.is_empty() {
         return Ok(String::new());
     }

@@ -39,6 +39,13 @@ pub(crate) fn normalize(values: &mut [f32]) {
     }
 }
 
+/// The cosine of the angle between two vectors; 0 with one that has no direction.
+pub(crate) fn cosine(one: &[f32], other: &[f32]) -> f32 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let lengths = (dot(one, one) * dot(other, other)).sqrt();
+    if lengths > 0.0 { (dot(one, other) / lengths) as f32 } else { 0.0 }
+}
+
 /// The logistic function.
 pub(crate) fn sigmoid(logit: f32) -> f32 {
     1.0 / (1.0 + (-logit).exp())

@@ -99,10 +99,9 @@ impl<E: Inference> Context<E> {
         texts: Vec<String>,
         truncate: Truncate,
     ) -> Result<Rows, Problem> {
-        self.check_text(|| "query".to_owned(), query)?;
         self.check_rows(field, texts.len())?;
         for (row, text) in texts.iter().enumerate() {
-            self.check_text(|| format!("{field}[{row}]"), text)?;
+            self.check_pair(|| format!("{field}[{row}]"), query, text)?;
         }
         let rows = texts.into_iter().map(|text| TextRow { text: query.to_owned(), pair: Some(text) });
         Ok(Rows::Texts(rows.collect(), Encoding::new(truncate, field)))

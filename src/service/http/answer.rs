@@ -67,7 +67,7 @@ pub(crate) fn respond_bytes(status: StatusCode, content_type: &'static str, byte
 pub(crate) fn refuse(path: &str, problem: Problem) -> Response {
     let of_model = path.strip_prefix("/models/").and_then(|rest| rest.find('/').map(|at| &rest[at..]));
     match of_model.unwrap_or(path) {
-        path if path.starts_with("/v1/") => OpenAiProblem(problem).into_response(),
+        path if path.starts_with("/v1/") || path == "/embeddings" => OpenAiProblem(problem).into_response(),
         path if path == "/v2" || path.starts_with("/v2/") => OipProblem(problem).into_response(),
         _ => TeiProblem(problem).into_response(),
     }
@@ -113,13 +113,19 @@ struct TeiMessage<'a> {
 impl IntoResponse for TeiProblem {
     fn into_response(self) -> Response {
         let told = Told::from(self.0);
-        let status = status(&told, StatusCode::UNPROCESSABLE_ENTITY, StatusCode::FAILED_DEPENDENCY);
+        let status = match told.reason {
+            "EMPTY" => StatusCode::BAD_REQUEST,
+            "WRONG_TASK" => StatusCode::FAILED_DEPENDENCY,
+            _ => status(&told, StatusCode::UNPROCESSABLE_ENTITY, StatusCode::FAILED_DEPENDENCY),
+        };
+        // Their names on the wire; that of a refusal, to which that server has no message, is ours.
         let error_type = match status {
-            StatusCode::TOO_MANY_REQUESTS | StatusCode::GATEWAY_TIMEOUT => "overloaded",
-            StatusCode::SERVICE_UNAVAILABLE => "unhealthy",
-            StatusCode::FAILED_DEPENDENCY => "backend",
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "authentication",
-            _ => "validation",
+            StatusCode::BAD_REQUEST => "Empty",
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::GATEWAY_TIMEOUT => "Overloaded",
+            StatusCode::SERVICE_UNAVAILABLE => "Unhealthy",
+            StatusCode::FAILED_DEPENDENCY | StatusCode::NOT_IMPLEMENTED => "Backend",
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "Authentication",
+            _ => "Validation",
         };
         respond(status, &told, &TeiMessage { error: &told.text, error_type })
     }

@@ -107,16 +107,23 @@ fn first_texts<'de, A: SeqAccess<'de>>(first: String, list: &mut A) -> Result<Ve
     Ok(kept)
 }
 
-/// The rest of a list of rows.
+/// What a list of inputs is made of.
+const ONE_KIND: &str = "a list has texts or lists of token ids, not both";
+
+/// The rest of a list of rows; `kind` says what they have to be.
 fn rows<'de, T, A: SeqAccess<'de>>(
     first: T,
     list: &mut A,
     read: impl Fn(Element) -> Option<T>,
+    kind: &str,
 ) -> Result<Vec<T>, A::Error> {
     let mut all = vec![first];
     while let Some(next) = list.next_element()? {
         let row = all.len();
-        all.push(read(next).ok_or_else(|| A::Error::custom(format!("row {row} is of another kind than the first")))?);
+        all.push(
+            read(next)
+                .ok_or_else(|| A::Error::custom(format!("row {row} is of another kind than the first: {kind}")))?,
+        );
         if all.len() > ROWS_MAX {
             return Err(A::Error::custom(format!("there are more than {ROWS_MAX} rows")));
         }
@@ -148,10 +155,10 @@ impl<'de> Deserialize<'de> for WrittenInputs {
                 let text = |element| if let Element::Text(text) = element { Some(text) } else { None };
                 Ok(WrittenInputs(match list.next_element()? {
                     None => Inputs::Texts(Vec::new()),
-                    Some(Element::Text(first)) => Inputs::Texts(rows(first, &mut list, text)?),
+                    Some(Element::Text(first)) => Inputs::Texts(rows(first, &mut list, text, ONE_KIND)?),
                     Some(Element::Id(first)) => Inputs::Tokens(vec![rest(first, &mut list)?]),
                     Some(Element::Texts(_)) => return Err(A::Error::custom("a row is a text or a list of token ids")),
-                    Some(other) => Inputs::Tokens(rows(ids(other).unwrap_or_default(), &mut list, ids)?),
+                    Some(other) => Inputs::Tokens(rows(ids(other).unwrap_or_default(), &mut list, ids, ONE_KIND)?),
                 }))
             }
         }
@@ -185,7 +192,7 @@ impl<'de> Deserialize<'de> for WrittenRows {
                     Some(other) => {
                         let first =
                             pair(other).ok_or_else(|| A::Error::custom("row 0 is neither [text] nor [text, text]"))?;
-                        Ok(WrittenRows::Several(rows(first, &mut list, pair)?))
+                        Ok(WrittenRows::Several(rows(first, &mut list, pair, "each is [text] or [text, text]")?))
                     }
                 }
             }
@@ -229,7 +236,7 @@ impl<'de> Deserialize<'de> for TextList {
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<TextList, A::Error> {
                 let text = |element| if let Element::Text(text) = element { Some(text) } else { None };
                 let Some(first) = list.next_element()? else { return Ok(TextList(Vec::new())) };
-                Ok(TextList(rows(first, &mut list, text)?))
+                Ok(TextList(rows(first, &mut list, text, "each is a text")?))
             }
         }
 
@@ -264,6 +271,8 @@ mod tests {
         for (json, part) in [
             ("7", "a list of texts"),
             (r#"["a", 1]"#, "row 1"),
+            (r#"["a", [1]]"#, "not both"),
+            (r#"[[1], "a"]"#, "not both"),
             (r#"[1, "a"]"#, "expected u32"),
             (r#"[["a"]]"#, "a list of token ids"),
             ("[-1]", "token id"),

@@ -12,6 +12,7 @@ mod inputs;
 mod openai;
 mod tei;
 mod tei_messages;
+mod times;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,22 +50,27 @@ pub(crate) fn router<E: Inference + Operations>(context: Arc<Context<E>>) -> Rou
     let of_a_model = || {
         Router::new()
             .route("/", post(tei::any::<E>))
+            .route("/invocations", post(tei::any::<E>))
             .route("/embed", post(tei::embed::<E>))
             .route("/embed_all", post(tei::embed_all::<E>))
             .route("/embed_sparse", post(tei::embed_sparse))
+            .route("/similarity", post(tei::similarity::<E>))
             .route("/predict", post(tei::predict::<E>))
             .route("/rerank", post(tei::rerank::<E>))
             .route("/tokenize", post(tei::tokenize::<E>))
             .route("/decode", post(tei::decode::<E>))
             .route("/info", get(tei::info::<E>))
             .route("/v1/embeddings", post(openai::embeddings::<E>))
+            .route("/embeddings", post(openai::embeddings::<E>))
+            .route("/v1/models", get(openai::models::<E>))
     };
     Router::new()
         .merge(of_a_model())
         .nest("/models/{model}", of_a_model())
         .merge(oip::routes::<E>())
         .route("/health", get(tei::health::<E>))
-        .route("/v1/models", get(openai::models::<E>))
+        .route("/ping", get(tei::health::<E>))
+        .route("/", get(tei::health::<E>))
         .route("/v1/models/{model}", get(openai::model::<E>))
         .fallback(no_route)
         // Of the routes above.

@@ -11,11 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::{OpenAiProblem, json};
 use super::inputs::WrittenInputs;
+use super::times::with_times;
 use super::{Caller, Message};
+use crate::config::Task;
 use crate::service::context::Context;
-use crate::service::errors::Problem;
 use crate::service::port::Inference;
-use crate::service::tei::ask::{self, Answered};
+use crate::service::tei::answered::Answered;
+use crate::service::tei::ask;
 use crate::service::tei::cut::Cut;
 
 type Shared<E> = State<Arc<Context<E>>>;
@@ -35,7 +37,7 @@ enum Format {
 pub(super) struct EmbeddingsMessage {
     input: WrittenInputs,
     #[serde(default)]
-    model: String,
+    model: Option<String>,
     #[serde(default)]
     dimensions: Option<u32>,
     #[serde(default)]
@@ -88,7 +90,8 @@ struct Models {
     data: Vec<Model>,
 }
 
-/// The model is the message's; a path or a header that names one goes before it.
+/// The model is the message's, but where a path or a header names one: many clients have to send some name, and the answer
+/// says whose it is.
 pub(super) async fn embeddings<E: Inference>(
     State(context): Shared<E>,
     Caller(asked): Caller,
@@ -96,13 +99,9 @@ pub(super) async fn embeddings<E: Inference>(
 ) -> Result<Response, OpenAiProblem> {
     let (mut asked, message) = (asked?, message?);
     if asked.model.is_empty() {
-        asked.model = message.model;
-    } else if !message.model.is_empty() && message.model != asked.model {
-        let text = format!("it is '{}', and the path or the header says '{}'", message.model, asked.model);
-        return Err(Problem::invalid("model", text).into());
+        asked.model = context.known_or_only(Task::Embed, message.model.unwrap_or_default());
     }
-    let written =
-        ask::Written { inputs: message.input.0, field: "input", cut: Cut::default(), prompt_name: String::new() };
+    let written = ask::Written { inputs: message.input.0, field: "input", cut: Cut::default(), prompt_name: None };
     let ask = ask::Embed { written, normalize: None, dimensions: message.dimensions };
     let Answered { result, model, spent } = context.tei_embed(&asked, ask).await?;
     let write = |values: Vec<f32>| match message.encoding_format.unwrap_or_default() {
@@ -115,20 +114,26 @@ pub(super) async fn embeddings<E: Inference>(
     let rows = result.into_iter().enumerate();
     let data = rows.map(|(index, values)| Embedding { object: "embedding", index, embedding: write(values) });
     let usage = Usage { prompt_tokens: spent.tokens, total_tokens: spent.tokens };
-    Ok(json(StatusCode::OK, &Embeddings { object: "list", data: data.collect(), model, usage }))
+    Ok(with_times(spent, json(StatusCode::OK, &Embeddings { object: "list", data: data.collect(), model, usage })))
 }
 
-pub(super) async fn models<E: Inference>(State(context): Shared<E>) -> Response {
-    let data = context.engine.statuses().into_iter().map(|status| describe(status.name)).collect();
-    json(StatusCode::OK, &Models { object: "list", data })
+/// All models, or the one that is named.
+pub(super) async fn models<E: Inference>(
+    State(context): Shared<E>,
+    Caller(asked): Caller,
+) -> Result<Response, OpenAiProblem> {
+    let names = match asked?.model {
+        all if all.is_empty() => context.engine.statuses().into_iter().map(|status| status.name).collect(),
+        one => vec![context.find(&one)?.name.clone()],
+    };
+    Ok(json(StatusCode::OK, &Models { object: "list", data: names.into_iter().map(describe).collect() }))
 }
 
 pub(super) async fn model<E: Inference>(
     State(context): Shared<E>,
     Path(name): Path<String>,
 ) -> Result<Response, OpenAiProblem> {
-    context.find(&name)?;
-    Ok(json(StatusCode::OK, &describe(name)))
+    Ok(json(StatusCode::OK, &describe(context.find(&name)?.name.clone())))
 }
 
 /// Nobody knows when a model was made: the field has to be there.

@@ -3,16 +3,17 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::answer::{TeiProblem, json};
 use super::inputs::{WrittenInputs, WrittenRows};
 use super::tei_messages::{
-    DecodeMessage, Direction, EmbedAllMessage, EmbedMessage, Info, Labelled, ModelType, PredictMessage,
-    PredictParameters, Ranked, RerankMessage, Scored, Token, TokenizeMessage,
+    DecodeMessage, Direction, EmbedAllMessage, EmbedMessage, Info, Labelled, ModelType, OfSentences, PredictMessage,
+    PredictParameters, Ranked, RerankMessage, Scored, SimilarityMessage, Token, TokenizeMessage,
 };
+use super::times::with_times;
 use super::{Caller, Message, Sent, read_json};
 use crate::config::Task;
 use crate::service::aside::{VALUES_IN_PASSING, aside};
@@ -21,8 +22,10 @@ use crate::service::errors::Problem;
 use crate::service::port::Inference;
 use crate::service::spans::{Aggregation, Span};
 use crate::service::tasks::{Labelling, Scores};
-use crate::service::tei::ask::{self, Answered, Asked, Prediction, Rank, Spent};
+use crate::service::tei::answered::Answered;
+use crate::service::tei::ask::{self, Asked, Prediction, Rank};
 use crate::service::tei::cut::Cut;
+use crate::service::tei::similarity::Similarity;
 use crate::tokenize::{Piece, Truncate};
 use crate::units::Bytes;
 
@@ -41,7 +44,7 @@ fn cut(truncate: Option<bool>, direction: Direction) -> Cut {
 }
 
 fn written(inputs: WrittenInputs, cut: Cut, prompt_name: Option<String>) -> ask::Written {
-    ask::Written { inputs: inputs.0, field: "inputs", cut, prompt_name: prompt_name.unwrap_or_default() }
+    ask::Written { inputs: inputs.0, field: "inputs", cut, prompt_name }
 }
 
 async fn answer_embed<E: Inference>(
@@ -64,6 +67,9 @@ pub(super) async fn any<E: Inference>(
 ) -> Result<Response, TeiProblem> {
     let (asked, sent) = (asked?, sent?);
     Ok(match context.any_target(&asked.model)?.definition.card.task {
+        Task::Embed if read_json::<OfSentences>(sent.clone()).await.is_ok() => {
+            answer_similarity(&context, asked, read_json(sent).await?).await?
+        }
         Task::Embed => answer_embed(&context, asked, read_json(sent).await?).await?,
         Task::Classify | Task::TokenClassify => answer_predict(&context, asked, read_json(sent).await?).await?,
         Task::Rerank => answer_rerank(&context, asked, read_json(sent).await?).await?,
@@ -82,6 +88,31 @@ pub(super) async fn embed_all<E: Inference>(
     let values: usize = result.iter().flatten().map(Vec::len).sum();
     let written = aside(values > VALUES_IN_PASSING, move || json(StatusCode::OK, &result)).await?;
     Ok(with_times(spent, written))
+}
+
+pub(super) async fn similarity<E: Inference>(
+    State(context): Shared<E>,
+    Caller(asked): Caller,
+    Message(message): Message<SimilarityMessage>,
+) -> Result<Response, TeiProblem> {
+    Ok(answer_similarity(&context, asked?, message?).await?)
+}
+
+async fn answer_similarity<E: Inference>(
+    context: &Context<E>,
+    asked: Asked,
+    message: SimilarityMessage,
+) -> Result<Response, Problem> {
+    let SimilarityMessage { inputs, parameters, .. } = message;
+    let parameters = parameters.unwrap_or_default();
+    let ask = Similarity {
+        source: inputs.source_sentence,
+        sentences: inputs.sentences.0,
+        cut: cut(parameters.truncate, parameters.truncation_direction),
+        prompt_name: parameters.prompt_name,
+    };
+    let Answered { result, spent, .. } = context.tei_similarity(&asked, ask).await?;
+    Ok(with_times(spent, json(StatusCode::OK, &result)))
 }
 
 pub(super) async fn embed_sparse() -> TeiProblem {
@@ -182,6 +213,7 @@ async fn answer_rerank<E: Inference>(
         cut: cut(message.truncate, message.truncation_direction),
         scores: Scores::raw(message.raw_scores),
         return_text: message.return_text,
+        top: message.top_n,
     };
     let Answered { result, spent, .. } = context.tei_rerank(&asked, ask).await?;
     let ranked: Vec<_> = result.into_iter().map(|Rank { index, score, text }| Ranked { index, text, score }).collect();
@@ -196,11 +228,11 @@ pub(super) async fn tokenize<E: Inference>(
     let (asked, message) = (asked?, message?);
     let texts = message.inputs.0;
     context.check_rows("inputs", texts.len())?;
-    let prompt = message.prompt_name.unwrap_or_default();
+    let prompt = message.prompt_name.as_deref();
     let mut rows: Vec<Vec<Token>> = Vec::with_capacity(texts.len());
     let mut written = Bytes::ZERO;
     for text in texts {
-        let pieces = context.tei_tokenize(&asked, text, message.add_special_tokens, &prompt).await;
+        let pieces = context.tei_tokenize(&asked, text, message.add_special_tokens, prompt).await;
         let pieces = pieces?;
         written += pieces.iter().map(|piece| TOKEN_BYTES + Bytes::new(piece.text.len() as u64)).sum();
         context.check_answer(written)?;
@@ -248,9 +280,7 @@ pub(super) async fn info<E: Inference>(
     let id2label = || card.labels.iter().enumerate().map(|(id, label)| (id.to_string(), label.clone())).collect();
     let label2id = || card.labels.iter().enumerate().map(|(id, label)| (label.clone(), id)).collect();
     let model_type = match card.task {
-        Task::Embed => {
-            ModelType::Embedding { pooling: card.pooling.map(|pooling| pooling.to_string()).unwrap_or_default() }
-        }
+        Task::Embed => ModelType::Embedding { pooling: facts.pooling() },
         Task::Classify | Task::TokenClassify => ModelType::Classifier { id2label: id2label(), label2id: label2id() },
         Task::Rerank => ModelType::Reranker { id2label: id2label(), label2id: label2id() },
     };
@@ -258,10 +288,11 @@ pub(super) async fn info<E: Inference>(
         version: env!("CARGO_PKG_VERSION"),
         sha: None,
         docker_label: None,
-        model_id: card.name.clone(),
-        model_sha: Some(facts.revision),
-        model_dtype: card.dtype.to_string(),
+        model_id: facts.model_id(),
+        model_sha: facts.model_sha(),
+        model_dtype: facts.dtype(),
         model_type,
+        served_model_name: card.name.clone(),
         max_concurrent_requests: facts.queue_rows_max,
         max_input_length: card.length_max,
         max_batch_tokens: facts.batch_tokens_max,
@@ -283,18 +314,4 @@ pub(super) async fn health<E: Inference>(State(context): Shared<E>) -> Response 
         Ok(()) => StatusCode::OK.into_response(),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
-}
-
-/// The headers that say what a call took, in milliseconds.
-fn with_times(spent: Spent, mut response: Response) -> Response {
-    let milliseconds = |ns: u64| HeaderValue::from(ns / 1_000_000);
-    let headers: &mut HeaderMap = response.headers_mut();
-    let mut set = |name: &'static str, value| headers.insert(HeaderName::from_static(name), value);
-    set("x-compute-characters", HeaderValue::from(spent.characters));
-    set("x-compute-tokens", HeaderValue::from(spent.tokens));
-    set("x-total-time", milliseconds(spent.total_ns));
-    set("x-tokenization-time", milliseconds(spent.tokenize_ns));
-    set("x-queue-time", milliseconds(spent.queue_ns));
-    set("x-inference-time", milliseconds(spent.compute_ns));
-    response
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 use super::inputs::{TextList, WrittenIds, WrittenInputs, WrittenRows, WrittenTexts};
@@ -15,6 +16,14 @@ pub(super) enum Direction {
     #[serde(alias = "left")]
     Left,
 }
+
+/// What says how a call is to be sent on to a model, which changes nothing here.
+type Options = BTreeMap<String, IgnoredAny>;
+
+/// The parameters of calls that have none: some clients send an empty object with every call.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NoParameters {}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,6 +39,12 @@ pub(super) struct EmbedMessage {
     pub(super) prompt_name: Option<String>,
     #[serde(default)]
     pub(super) dimensions: Option<u32>,
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there")]
+    parameters: Option<NoParameters>,
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there")]
+    options: Option<Options>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -42,6 +57,12 @@ pub(super) struct EmbedAllMessage {
     pub(super) truncation_direction: Direction,
     #[serde(default)]
     pub(super) prompt_name: Option<String>,
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there")]
+    parameters: Option<NoParameters>,
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there")]
+    options: Option<Options>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -57,6 +78,9 @@ pub(super) struct PredictMessage {
     /// Some clients have it in every message.
     #[serde(default)]
     pub(super) parameters: Option<PredictParameters>,
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there")]
+    options: Option<Options>,
 }
 
 /// What clients of transformers' pipelines say of a classifier of tokens.
@@ -82,6 +106,51 @@ pub(super) struct RerankMessage {
     pub(super) raw_scores: bool,
     #[serde(default)]
     pub(super) return_text: bool,
+    #[serde(default)]
+    pub(super) top_n: Option<u32>,
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there")]
+    parameters: Option<NoParameters>,
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there")]
+    options: Option<Options>,
+}
+
+/// A sentence and those that it is compared with.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SimilarityMessage {
+    pub(super) inputs: Sentences,
+    #[serde(default)]
+    pub(super) parameters: Option<SimilarityParameters>,
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there")]
+    options: Option<Options>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Sentences {
+    pub(super) source_sentence: String,
+    pub(super) sentences: TextList,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SimilarityParameters {
+    #[serde(default)]
+    pub(super) truncate: Option<bool>,
+    #[serde(default)]
+    pub(super) truncation_direction: Direction,
+    #[serde(default)]
+    pub(super) prompt_name: Option<String>,
+}
+
+/// A message that compares sentences, whatever else it says: inputs with names, as no other has them.
+#[derive(Debug, Deserialize)]
+pub(super) struct OfSentences {
+    #[allow(dead_code, reason = "that it can be read is all")]
+    inputs: BTreeMap<String, IgnoredAny>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -92,6 +161,12 @@ pub(super) struct TokenizeMessage {
     pub(super) add_special_tokens: bool,
     #[serde(default)]
     pub(super) prompt_name: Option<String>,
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there")]
+    parameters: Option<NoParameters>,
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there")]
+    options: Option<Options>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -100,6 +175,12 @@ pub(super) struct DecodeMessage {
     pub(super) ids: WrittenIds,
     #[serde(default = "yes")]
     pub(super) skip_special_tokens: bool,
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there")]
+    parameters: Option<NoParameters>,
+    #[serde(default)]
+    #[allow(dead_code, reason = "it may be there")]
+    options: Option<Options>,
 }
 
 fn yes() -> bool {
@@ -151,8 +232,9 @@ pub(super) struct Info {
     pub(super) docker_label: Option<String>,
     pub(super) model_id: String,
     pub(super) model_sha: Option<String>,
-    pub(super) model_dtype: String,
+    pub(super) model_dtype: &'static str,
     pub(super) model_type: ModelType,
+    pub(super) served_model_name: String,
     pub(super) max_concurrent_requests: u32,
     pub(super) max_input_length: u32,
     pub(super) max_batch_tokens: u32,
@@ -165,7 +247,7 @@ pub(super) struct Info {
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ModelType {
-    Embedding { pooling: String },
+    Embedding { pooling: &'static str },
     Classifier { id2label: BTreeMap<String, String>, label2id: BTreeMap<String, usize> },
     Reranker { id2label: BTreeMap<String, String>, label2id: BTreeMap<String, usize> },
 }

@@ -1,17 +1,15 @@
 //! What clients of text-embeddings-inference ask, without the form in which they do.
 
-use std::sync::Arc;
-
+use super::answered::Answered;
 use super::cut::Cut;
 use crate::config::Task;
-use crate::engine::Definition;
 use crate::model::ModelCard;
 use crate::scheduler::Priority;
 use crate::service::call::Arrival;
 use crate::service::context::{Context, Target};
 use crate::service::errors::Problem;
 use crate::service::port::Inference;
-use crate::service::request::{self, Encoding, Inquiry, Rows, Served};
+use crate::service::request::{self, Encoding, Inquiry, Rows};
 use crate::service::results::{self, Finish};
 use crate::service::spans::{Characters, Span};
 use crate::service::tasks::{Labelled, Labelling, Scores};
@@ -30,7 +28,7 @@ pub(crate) struct Asked {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Inputs {
     Texts(Vec<String>),
-    /// Token ids that the client has made itself: nothing is added or cut.
+    /// Token ids that the client has made itself: nothing is added, and no prompt is before them.
     Tokens(Vec<Vec<u32>>),
 }
 
@@ -41,8 +39,8 @@ pub(crate) struct Written {
     /// What the protocol calls them.
     pub(crate) field: &'static str,
     pub(crate) cut: Cut,
-    /// Empty: the model's usual one, if it has one.
-    pub(crate) prompt_name: String,
+    /// `None`: the model's usual one, if it has one; empty: none.
+    pub(crate) prompt_name: Option<String>,
 }
 
 /// What to embed, and how.
@@ -80,6 +78,8 @@ pub(crate) struct Rerank {
     pub(crate) cut: Cut,
     pub(crate) scores: Scores,
     pub(crate) return_text: bool,
+    /// How many of the best are wanted; `None`: all.
+    pub(crate) top: Option<u32>,
 }
 
 /// One label of a text.
@@ -95,39 +95,6 @@ pub(crate) struct Rank {
     pub(crate) index: usize,
     pub(crate) score: f32,
     pub(crate) text: Option<String>,
-}
-
-/// Numbers of nanoseconds, characters and tokens of a call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Spent {
-    pub(crate) characters: u64,
-    pub(crate) tokens: u64,
-    pub(crate) total_ns: u64,
-    pub(crate) tokenize_ns: u64,
-    pub(crate) queue_ns: u64,
-    pub(crate) compute_ns: u64,
-}
-
-/// An answer and what it took.
-pub(crate) struct Answered<T> {
-    pub(crate) result: T,
-    /// The model that answered.
-    pub(crate) model: String,
-    pub(crate) spent: Spent,
-}
-
-/// What is served, for a client that wants to know its limits.
-pub(crate) struct Facts {
-    /// The model.
-    pub(crate) definition: Arc<Definition>,
-    /// The number of its settings.
-    pub(crate) revision: String,
-    pub(crate) queue_rows_max: u32,
-    /// Rows and tokens of the largest step of now.
-    pub(crate) batch_rows_max: u32,
-    pub(crate) batch_tokens_max: u32,
-    pub(crate) request_rows_max: u32,
-    pub(crate) tokenization_workers: u32,
 }
 
 fn single_texts(rows: Vec<TextRow>) -> Result<Vec<String>, Problem> {
@@ -154,7 +121,7 @@ impl<E: Inference> Context<E> {
         let (rows, characters) = self.embeddable(card, ask.written)?;
         let mut served = self.embed(&target, inquiry(rows, asked.arrival), finish).await?;
         let result = std::mem::take(&mut served.answer.rows);
-        Ok(answered(result, card, asked, characters, &served))
+        Ok(self.answered(result, card, asked, characters, &served).await)
     }
 
     /// The states of each text's tokens.
@@ -167,29 +134,26 @@ impl<E: Inference> Context<E> {
         let card = &target.definition.card;
         let (rows, characters) = self.embeddable(card, written)?;
         let (states, served) = self.embed_states(&target, inquiry(rows, asked.arrival)).await?;
-        Ok(answered(states, card, asked, characters, &served))
+        Ok(self.answered(states, card, asked, characters, &served).await)
     }
 
     /// The rows for an embedder, and the characters of their texts.
     fn embeddable(&self, card: &ModelCard, written: Written) -> Result<(Rows, u64), Problem> {
         let Written { inputs, field, cut, prompt_name } = written;
-        let prompt = request::prompt(card, "prompt_name", &prompt_name)?;
+        let prompt = request::prompt_named(card, "prompt_name", prompt_name.as_deref())?;
         Ok(match inputs {
             Inputs::Texts(texts) => {
                 let characters = count(texts.iter().map(String::as_str));
                 (self.texts(field, texts, &prompt, cut.of(card))?, characters)
             }
             Inputs::Tokens(rows) => {
-                if !prompt_name.is_empty() {
+                if prompt_name.is_some_and(|name| !name.is_empty()) {
                     return Err(Problem::invalid("prompt_name", "token ids have no place for a prompt: send texts"));
                 }
-                if cut.truncate == Some(true) {
-                    return Err(Problem::invalid(
-                        "truncate",
-                        "token ids are never cut: send as many as may be, or texts",
-                    ));
-                }
-                (self.token_rows(card, field, rows.into_iter())?, 0)
+                // Of ids they are counted as that server does.
+                let characters = rows.iter().map(|ids| ids.len() as u64).sum();
+                let cut = |ids| cut.ids(ids, card);
+                (self.token_rows(card, field, rows.into_iter().map(cut))?, characters)
             }
         })
     }
@@ -204,8 +168,10 @@ impl<E: Inference> Context<E> {
         let card = &target.definition.card;
         self.check_rows("inputs", ask.inputs.len())?;
         for (row, TextRow { text, pair }) in ask.inputs.iter().enumerate() {
-            for text in [Some(text), pair.as_ref()].into_iter().flatten() {
-                self.check_text(|| format!("inputs[{row}]"), text)?;
+            let field = || format!("inputs[{row}]");
+            match pair {
+                None => self.check_text(field, text)?,
+                Some(pair) => self.check_pair(field, text, pair)?,
             }
         }
         let texts = ask.inputs.iter().flat_map(|row| [Some(row.text.as_str()), row.pair.as_deref()]);
@@ -218,14 +184,14 @@ impl<E: Inference> Context<E> {
             best.map(|(index, score)| Prediction { label: label(index), score }).collect()
         };
         let result = served.answer.rows.iter().map(ranked).collect();
-        Ok(answered(result, card, asked, characters, &served))
+        Ok(self.answered(result, card, asked, characters, &served).await)
     }
 
     /// Which model is to predict, by its name from now on, and for what: whole texts or their parts. A reranker is a
     /// classifier with one label, and one that nobody has named predicts where there is no other.
     pub(crate) fn tei_predictor(&self, asked: Asked) -> Result<(Task, Asked), Problem> {
         const CLASSIFIERS: &[Task] = &[Task::Classify, Task::TokenClassify];
-        let tasks = match asked.model.is_empty() && self.serves_one_of(CLASSIFIERS) {
+        let tasks = match asked.model.is_empty() && !self.names_for(CLASSIFIERS).is_empty() {
             true => CLASSIFIERS,
             false => &[Task::Classify, Task::TokenClassify, Task::Rerank],
         };
@@ -250,14 +216,19 @@ impl<E: Inference> Context<E> {
             spans.into_iter().map(|span| (span.clone(), characters.part(&span).to_owned())).collect()
         };
         let result = texts.iter().zip(spans).map(with_parts).collect();
-        Ok(answered(result, &target.definition.card, asked, characters, &served))
+        Ok(self.answered(result, &target.definition.card, asked, characters, &served).await)
     }
 
     /// The texts' places, the best first.
     pub(crate) async fn tei_rerank(&self, asked: &Asked, ask: Rerank) -> Result<Answered<Vec<Rank>>, Problem> {
         let target = self.target_for(Task::Rerank, &asked.model)?;
         let card = &target.definition.card;
-        let characters = count(ask.texts.iter().chain([&ask.query]).map(String::as_str));
+        if ask.top == Some(0) {
+            return Err(Problem::invalid("top_n", "it is 0: leave it out for all of them"));
+        }
+        // The query is a part of every row.
+        let of_queries = count([ask.query.as_str()].into_iter()) * ask.texts.len() as u64;
+        let characters = of_queries + count(ask.texts.iter().map(String::as_str));
         if ask.return_text {
             let bytes: usize = ask.texts.iter().map(String::len).sum();
             self.check_answer(Bytes::new(bytes as u64))?;
@@ -267,9 +238,10 @@ impl<E: Inference> Context<E> {
             false => vec![None; ask.texts.len()],
         };
         let rows = self.pairs(&ask.query, "texts", ask.texts, ask.cut.of(card))?;
-        let (ranks, served) = self.rerank(&target, inquiry(rows, asked.arrival), ask.scores).await?;
+        let (mut ranks, served) = self.rerank(&target, inquiry(rows, asked.arrival), ask.scores).await?;
+        ranks.truncate(ask.top.map_or(usize::MAX, |top| top as usize));
         let result = ranks.into_iter().map(|(index, score)| Rank { index, score, text: kept[index].take() }).collect();
-        Ok(answered(result, card, asked, characters, &served))
+        Ok(self.answered(result, card, asked, characters, &served).await)
     }
 
     /// The tokens of a text.
@@ -278,12 +250,12 @@ impl<E: Inference> Context<E> {
         asked: &Asked,
         text: String,
         special_tokens: bool,
-        prompt_name: &str,
+        prompt_name: Option<&str>,
     ) -> Result<Vec<Piece>, Problem> {
         let target = self.any_target(&asked.model)?;
         let card = &target.definition.card;
         self.check_text(|| "inputs".to_owned(), &text)?;
-        let prompt = request::prompt(card, "prompt_name", prompt_name)?;
+        let prompt = request::prompt_named(card, "prompt_name", prompt_name)?;
         self.tokenizer.describe(card, "inputs", format!("{prompt}{text}"), special_tokens).await
     }
 
@@ -301,22 +273,6 @@ impl<E: Inference> Context<E> {
             return Err(Problem::invalid("ids", message));
         }
         self.tokenizer.decode(&target.definition.card, "ids", ids, special_tokens).await
-    }
-
-    /// What is said of a model.
-    pub(crate) fn tei_facts(&self, asked: &Asked) -> Result<Facts, Problem> {
-        let Target { registered, definition } = self.any_target(&asked.model)?;
-        let status = self.status(registered.id);
-        let batch_rows_max = status.as_ref().map_or(0, |status| status.batch_rows_max);
-        Ok(Facts {
-            batch_tokens_max: batch_rows_max.saturating_mul(definition.card.length_max),
-            definition,
-            revision: status.map(|status| status.revision.to_string()).unwrap_or_default(),
-            queue_rows_max: self.limits.tokenizer_rows,
-            batch_rows_max,
-            request_rows_max: self.limits.request_rows,
-            tokenization_workers: self.tokenizer.workers() as u32,
-        })
     }
 
     /// The model of this name, whatever its task; an empty name means the only one there is.
@@ -338,17 +294,4 @@ fn inquiry(rows: Rows, arrival: Arrival) -> Inquiry {
 
 fn count<'a>(texts: impl Iterator<Item = &'a str>) -> u64 {
     texts.map(|text| text.chars().count() as u64).sum()
-}
-
-fn answered<T>(result: T, card: &ModelCard, asked: &Asked, characters: u64, served: &Served) -> Answered<T> {
-    let ns = |us: u64| us.saturating_mul(1000);
-    let spent = Spent {
-        characters,
-        tokens: served.tokens.iter().map(|tokens| u64::from(*tokens)).sum(),
-        total_ns: asked.arrival.at.elapsed().as_nanos() as u64,
-        tokenize_ns: served.tokenize.as_nanos() as u64,
-        queue_ns: ns(served.answer.queued.get()),
-        compute_ns: ns(served.compute_us()),
-    };
-    Answered { result, model: card.name.clone(), spent }
 }

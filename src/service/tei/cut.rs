@@ -22,4 +22,15 @@ impl Cut {
             _ => Truncate::End,
         }
     }
+
+    /// The same of token ids. Special ones among them are the client's, as all are: none is kept or put there.
+    pub(super) fn ids(self, mut ids: Vec<u32>, card: &ModelCard) -> Vec<u32> {
+        let most = card.length_max as usize;
+        match self.of(card) {
+            Truncate::No => {}
+            Truncate::End => ids.truncate(most),
+            Truncate::Start => drop(ids.drain(..ids.len().saturating_sub(most))),
+        }
+        ids
+    }
 }

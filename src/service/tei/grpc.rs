@@ -6,7 +6,8 @@ use prost::Message;
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::ask::{self, Answered, Asked, Inputs, Prediction, Spent};
+use super::answered::{Answered, Spent};
+use super::ask::{self, Asked, Inputs, Prediction};
 use super::cut::Cut;
 use crate::config::Task;
 use crate::service::call::Arrival;
@@ -15,7 +16,6 @@ use crate::service::errors::Problem;
 use crate::service::port::Inference;
 use crate::service::proto::tei as wire;
 use crate::service::proto::tei::embed_server::Embed;
-use crate::service::proto::tei::info_server::Info;
 use crate::service::proto::tei::predict_server::Predict;
 use crate::service::proto::tei::rerank_server::Rerank;
 use crate::service::spans::{Aggregation, Span};
@@ -93,36 +93,7 @@ where
     Ok(Response::new(streams::open(context.clone(), arrival, request.into_inner(), one, manners)?))
 }
 
-#[tonic::async_trait]
-impl<E: Inference> Info for Tei<E> {
-    async fn info(&self, request: Request<wire::InfoRequest>) -> Result<Response<wire::InfoResponse>, Status> {
-        let facts = self.context.tei_facts(&asked(&request)?)?;
-        let card = &facts.definition.card;
-        let model_type = match card.task {
-            Task::Embed => wire::ModelType::Embedding,
-            Task::Classify | Task::TokenClassify => wire::ModelType::Classifier,
-            Task::Rerank => wire::ModelType::Reranker,
-        };
-        Ok(Response::new(wire::InfoResponse {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            sha: None,
-            docker_label: None,
-            model_id: card.name.clone(),
-            model_sha: Some(facts.revision),
-            model_dtype: card.dtype.to_string(),
-            model_type: model_type.into(),
-            max_concurrent_requests: facts.queue_rows_max,
-            max_input_length: card.length_max,
-            max_batch_tokens: facts.batch_tokens_max,
-            max_batch_requests: Some(facts.batch_rows_max),
-            max_client_batch_size: facts.request_rows_max,
-            tokenization_workers: facts.tokenization_workers,
-        }))
-    }
-}
-
 fn written(text: String, cut: Cut, prompt_name: Option<String>) -> ask::Written {
-    let prompt_name = prompt_name.unwrap_or_default();
     ask::Written { inputs: Inputs::Texts(vec![text]), field: "inputs", cut, prompt_name }
 }
 
@@ -251,9 +222,14 @@ async fn predict_pair<E: Inference>(
     message: wire::PredictPairRequest,
 ) -> Result<wire::PredictResponse, Problem> {
     let cut = cut(message.truncate, message.truncation_direction)?;
-    let [text, pair] = <[String; 2]>::try_from(message.inputs)
-        .map_err(|inputs| Problem::invalid("inputs", format!("a pair has 2 texts, not {}", inputs.len())))?;
-    predict_row(context, asked, TextRow { text, pair: Some(pair) }, cut, message.raw_scores).await
+    let count = message.inputs.len();
+    let mut texts = message.inputs.into_iter();
+    let row = match (texts.next(), texts.next(), texts.next()) {
+        (Some(text), pair, None) => TextRow { text, pair },
+        (None, ..) => return Err(Problem::empty("inputs", "it has no texts: send one, or a pair")),
+        _ => return Err(Problem::invalid("inputs", format!("a pair has 2 texts, not {count}"))),
+    };
+    predict_row(context, asked, row, cut, message.raw_scores).await
 }
 
 #[tonic::async_trait]
@@ -297,6 +273,7 @@ impl<E: Inference> Tei<E> {
             cut: cut(message.truncate, message.truncation_direction)?,
             scores: Scores::raw(message.raw_scores),
             return_text: message.return_text,
+            top: None,
         };
         let Answered { result, spent, .. } = self.context.tei_rerank(&asked, ask).await?;
         let message = |ask::Rank { index, score, text }| wire::Rank { index: index as u32, text, score };
@@ -346,7 +323,7 @@ impl<E: Inference> Tei<E> {
             rerank.texts.push(message.text);
             self.context.check_rows("texts", rerank.texts.len())?;
         }
-        gathered.ok_or_else(|| Problem::invalid("texts", "the stream has no messages: send at least one").into())
+        gathered.ok_or_else(|| Problem::empty("texts", "the stream has no messages: send at least one").into())
     }
 }
 

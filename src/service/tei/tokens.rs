@@ -22,8 +22,8 @@ async fn tokenize<E: Inference>(
     asked: Asked,
     message: wire::EncodeRequest,
 ) -> Result<wire::EncodeResponse, Problem> {
-    let prompt = message.prompt_name.unwrap_or_default();
-    let pieces = context.tei_tokenize(&asked, message.inputs, message.add_special_tokens, &prompt).await?;
+    let prompt = message.prompt_name.as_deref();
+    let pieces = context.tei_tokenize(&asked, message.inputs, message.add_special_tokens, prompt).await?;
     let token = |Piece { id, text, place }| wire::SimpleToken {
         id,
         text,

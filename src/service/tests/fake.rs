@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::admission::{LateAt, QueueLimit, Rejection};
-use crate::config::{Amount, Dtype, LoadPolicy, ModelConfig, Source, Task, Truncate};
+use crate::config::{Amount, Dtype, LoadPolicy, ModelConfig, Pooling, Source, Task, Truncate};
 use crate::engine::{
     Answer, BudgetError, Definition, Failure, HealthView, MemorySnapshot, MemoryTrace, ModelState, ModelStatus,
     PlanError, Registered, Released, Statistics, StepFacts, Submission, Tally, Trace, TraceError, TraceHolder,
@@ -33,6 +33,12 @@ pub(super) const LENGTH_MAX: u32 = 32;
 pub(super) const DIMENSIONS: u32 = 8;
 /// Values of an embedding of `wide`.
 pub(super) const WIDE: u32 = 1024;
+/// An embedder with a default prompt, which is not served unless it is asked for.
+pub(super) const PROMPTED: &str = "prompted";
+/// A classifier of tokens, which is not served unless it is asked for.
+pub(super) const TAGGER: &str = "tag";
+/// Where `wide` is from.
+pub(super) const HUB_ID: &str = "acme/wide-v1";
 pub(super) const LABELS: [&str; 3] = ["doc", "devel", "golang"];
 
 /// What becomes of a submission.
@@ -72,15 +78,16 @@ pub(super) fn vector(row: &TokenRow, dimensions: u32) -> Vec<f32> {
 
 impl FakeEngine {
     pub(super) fn new() -> FakeEngine {
-        FakeEngine::of(false)
+        FakeEngine::of(|name| name != PROMPTED && name != TAGGER)
     }
 
-    /// With `tag`, a classifier of tokens, among its models.
+    /// With a classifier of tokens among its models.
     pub(super) fn with_tagger() -> FakeEngine {
-        FakeEngine::of(true)
+        FakeEngine::of(|name| name != PROMPTED)
     }
 
-    fn of(tagger: bool) -> FakeEngine {
+    /// With these of its models, among them `PROMPTED` and `TAGGER`.
+    pub(super) fn of(served: impl Fn(&str) -> bool) -> FakeEngine {
         let encoder = |length_max| {
             let json = include_bytes!("../../../models/tiny-embed/tokenizer.json");
             Arc::new(TextEncoder::new(json, length_max, VOCABULARY, 2).unwrap())
@@ -109,13 +116,26 @@ impl FakeEngine {
         };
         let models = [
             ("embed", Ok(card("embed", Task::Embed, DIMENSIONS))),
-            ("wide", Ok(ModelCard { truncate: Truncate::Start, ..card("wide", Task::Embed, WIDE) })),
+            (
+                "wide",
+                Ok(ModelCard {
+                    truncate: Truncate::Start,
+                    dtype: Dtype::F16,
+                    pooling: Some(Pooling::Last),
+                    ..card("wide", Task::Embed, WIDE)
+                }),
+            ),
             ("rank", Ok(card("rank", Task::Rerank, 1))),
             ("section", Ok(card("section", Task::Classify, LABELS.len() as u32))),
+            (
+                PROMPTED,
+                Ok(ModelCard { default_prompt: Some("query".to_owned()), ..card(PROMPTED, Task::Embed, DIMENSIONS) }),
+            ),
             ("broken", Err("config.json is missing".to_owned())),
+            (TAGGER, Ok(card(TAGGER, Task::TokenClassify, LABELS.len() as u32))),
         ];
-        let tag = tagger.then(|| ("tag", Ok(card("tag", Task::TokenClassify, LABELS.len() as u32))));
-        let registered = models.into_iter().chain(tag).enumerate().map(|(index, (name, card))| {
+        let models = models.into_iter().filter(|(name, _)| served(name));
+        let registered = models.enumerate().map(|(index, (name, card))| {
             let id = ModelId::new(index as u32);
             let definition = card.map(|card| Arc::new(Definition { config: config(name), card: Arc::new(card) }));
             Arc::new(Registered { id, name: name.to_owned(), required: true, definition })
@@ -419,7 +439,10 @@ fn config(name: &str) -> ModelConfig {
     ModelConfig {
         name: name.to_owned(),
         task: None,
-        source: Source::Embedded(name.to_owned()),
+        source: match name {
+            "wide" => Source::Hub { id: HUB_ID.to_owned(), revision: "v1".to_owned() },
+            _ => Source::Embedded(name.to_owned()),
+        },
         sha256: BTreeMap::new(),
         dtype: Dtype::F32,
         length_max: None,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::ServiceExt;
 
-use super::fake::{Behaviour, DIMENSIONS, FakeEngine, LABELS, vector};
+use super::fake::{Behaviour, DIMENSIONS, FakeEngine, HUB_ID, LABELS, vector};
 use crate::admission::Rejection;
 use crate::engine::Failure;
 use crate::model::Wanted;
@@ -36,6 +36,11 @@ impl Front {
 
     pub(super) fn traced(limits: Limits, traces: Traces) -> Front {
         Front::over(FakeEngine::new(), limits, traces)
+    }
+
+    /// With these models only.
+    pub(super) fn serving(names: &[&str]) -> Front {
+        Front::over(FakeEngine::of(|name| names.contains(&name)), Limits::default(), Traces::off())
     }
 
     pub(super) fn over(engine: FakeEngine, limits: Limits, traces: Traces) -> Front {
@@ -67,7 +72,7 @@ impl Front {
     }
 
     /// The answer to what is in order.
-    async fn good(&self, path: &str, model: &str, message: Value) -> Value {
+    pub(super) async fn good(&self, path: &str, model: &str, message: Value) -> Value {
         let (status, answer) = self.post(path, model, &message).await;
         assert_eq!(status, StatusCode::OK, "{path} {message}: {answer}");
         answer
@@ -79,14 +84,14 @@ impl Front {
     }
 
     /// The first row of the last request that the engine has seen.
-    fn last_row(&self) -> Vec<f32> {
+    pub(super) fn last_row(&self) -> Vec<f32> {
         let mut values = vector(&self.engine.accepted().last().unwrap().rows[0], DIMENSIONS);
         results::normalize(&mut values);
         values
     }
 }
 
-fn floats(value: &Value) -> Vec<f32> {
+pub(super) fn floats(value: &Value) -> Vec<f32> {
     value.as_array().unwrap().iter().map(|number| number.as_f64().unwrap() as f32).collect()
 }
 
@@ -115,12 +120,6 @@ async fn embed_takes_one_several_and_token_ids() {
     assert_eq!(refused.0.as_u16(), 422, "{}", refused.1);
     let seen = front.engine.accepted();
     assert_eq!((&seen[6].rows, &seen[7].rows), (&seen[4].rows, &seen[5].rows));
-    let body = json!({"inputs": "web"}).to_string();
-    let (_, headers, _) = front.call(Method::POST, "/embed", "embed", body).await;
-    assert_eq!(
-        (headers["x-compute-tokens"].as_bytes(), headers["x-compute-characters"].as_bytes()),
-        (&b"3"[..], &b"3"[..])
-    );
 }
 
 #[tokio::test]
@@ -133,27 +132,30 @@ async fn what_is_wrong_is_told_by_its_name() {
         parts.iter().for_each(|part| assert!(text.contains(part), "'{part}' is not in: {text}"));
         answer["error_type"].as_str().unwrap().to_owned()
     };
-    assert_eq!(refused("/embed", json!({"inputs": "web", "normalise": true}), 422, &["normalise"]).await, "validation");
+    assert_eq!(refused("/embed", json!({"inputs": "web", "normalise": true}), 422, &["normalise"]).await, "Validation");
     refused("/embed", json!({"inputs": 7}), 422, &["a text, a list of texts"]).await;
     refused("/embed", json!({"inputs": [2, 5, 3], "prompt_name": "query"}), 422, &["prompt_name", "token ids"]).await;
-    refused("/embed", json!({"inputs": [2, 5, 3], "truncate": true}), 422, &["truncate", "token ids"]).await;
     refused("/embed", json!({"inputs": "web", "dimensions": 0}), 422, &["dimensions", "leave it out"]).await;
     refused("/models/%FF/embed", json!({"inputs": "web"}), 422, &["path", "not text"]).await;
     let long_name = json!({"inputs": "web", "x".repeat(2000): 1});
     assert!(front.post("/embed", "embed", &long_name).await.1["error"].as_str().unwrap().len() <= 512);
     refused("/embed", json!({"texts": "web"}), 422, &["texts", "inputs"]).await;
-    refused("/embed", json!({"inputs": []}), 422, &["inputs", "no rows"]).await;
-    refused("/embed", json!({"inputs": ["web", ""]}), 422, &["inputs[1]", "empty"]).await;
+    assert_eq!(refused("/embed", json!({"inputs": []}), 400, &["inputs", "no rows"]).await, "Empty");
+    refused("/embed", json!({"inputs": ["web", ""]}), 400, &["inputs[1]", "empty"]).await;
+    refused("/embed", json!({"inputs": [[2, 3], []]}), 400, &["inputs[1]", "no tokens"]).await;
+    refused("/tokenize", json!({"inputs": ""}), 400, &["inputs", "empty"]).await;
     refused("/embed", json!({"inputs": [[2, 1_000_000]]}), 422, &["inputs[0]", "1000000"]).await;
     refused("/embed", json!({"inputs": "web ".repeat(99)}), 422, &["101 tokens"]).await;
     refused("/embed", json!({"inputs": "web", "dimensions": 9}), 422, &["dimensions", "9"]).await;
     refused("/embed", json!({"inputs": "web", "truncation_direction": "up"}), 422, &["up"]).await;
     refused("/embed", json!({"inputs": "web ".repeat(20_000)}), 413, &["64"]).await;
     refused("/models/none/embed", json!({"inputs": "web"}), 404, &["'none'"]).await;
-    refused("/models/rank/embed", json!({"inputs": "web"}), 422, &["'rerank'"]).await;
+    assert_eq!(refused("/models/rank/embed", json!({"inputs": "web"}), 424, &["'rerank'"]).await, "Backend");
+    refused("/predict", json!({"inputs": "web"}), 424, &["'embed'", "'classify'"]).await;
+    let message = json!({"query": "", "texts": ["web", ""]});
+    refused("/models/rank/rerank", message, 400, &["texts[1]", "both texts"]).await;
     refused("/embed_all", json!({"inputs": "web", "normalize": true}), 422, &["normalize"]).await;
-    refused("/embed_all", json!({"inputs": [[2, 3]], "truncate": true}), 422, &["truncate", "token ids"]).await;
-    refused("/embed_sparse", json!({}), 501, &["/embed"]).await;
+    assert_eq!(refused("/embed_sparse", json!({}), 501, &["/embed"]).await, "Backend");
     let (status, answer) = front.post("/embed", "", &json!({"inputs": "web"})).await;
     assert_eq!(
         (status, answer["error"].as_str().unwrap().contains("embed, wide")),
@@ -190,7 +192,7 @@ async fn a_rejection_says_when_to_come_again() {
     let body = json!({"inputs": "web"}).to_string();
     let (status, headers, answer) = front.call(Method::POST, "/embed", "embed", body).await;
     assert_eq!((status, headers["retry-after"].as_bytes()), (StatusCode::SERVICE_UNAVAILABLE, &b"2"[..]));
-    assert_eq!(answer["error_type"], "unhealthy");
+    assert_eq!(answer["error_type"], "Unhealthy");
     let body = json!({"input": "web", "model": "embed"}).to_string();
     let (status, headers, answer) = front.call(Method::POST, "/v1/embeddings", "", body).await;
     assert_eq!((status, headers["retry-after"].as_bytes()), (StatusCode::SERVICE_UNAVAILABLE, &b"2"[..]));
@@ -214,6 +216,7 @@ async fn predict_answers_in_the_form_that_was_asked() {
     front.good("/predict", "section", json!({"inputs": "web", "parameters": {}})).await;
     let (status, answer) = front.post("/predict", "", &json!({"inputs": "web", "parameters": {"top_k": 2}})).await;
     assert!(status == StatusCode::UNPROCESSABLE_ENTITY && answer["error"].as_str().unwrap().contains("top_k"));
+    front.good("/predict", "section", json!({"inputs": [["", "server"], ["web", ""]]})).await;
     let (status, answer) = front.post("/predict", "", &json!({"inputs": [["a", "b", "c"]]})).await;
     assert!(status == StatusCode::UNPROCESSABLE_ENTITY && answer["error"].as_str().unwrap().contains("[text, text]"));
 }
@@ -229,6 +232,14 @@ async fn rerank_ranks_and_returns_texts_when_asked() {
     for rank in told.as_array().unwrap() {
         assert_eq!(rank["text"], texts[rank["index"].as_u64().unwrap() as usize]);
     }
+    let best = front.good("/rerank", "", json!({"query": "web", "texts": texts, "top_n": 2})).await;
+    assert_eq!(best.as_array().unwrap()[..], plain.as_array().unwrap()[..2]);
+    let (status, answer) = front.post("/rerank", "", &json!({"query": "web", "texts": texts, "top_n": 0})).await;
+    assert!(status == StatusCode::UNPROCESSABLE_ENTITY && answer["error"].as_str().unwrap().contains("top_n"));
+    front.good("/rerank", "", json!({"query": "", "texts": ["web"]})).await;
+    let body = json!({"query": "web", "texts": ["ab", "c"]}).to_string();
+    let (_, headers, _) = front.call(Method::POST, "/rerank", "", body).await;
+    assert_eq!(headers["x-compute-characters"], "9", "the query is read with each");
 }
 
 #[tokio::test]
@@ -268,10 +279,18 @@ async fn info_and_health_say_how_it_is() {
     assert_eq!(info["model_type"]["classifier"]["id2label"]["1"], LABELS[1]);
     let (_, info) = front.get("/models/embed/info").await;
     assert!(info["model_type"]["embedding"]["pooling"].is_string(), "{info}");
+    assert_eq!((&info["model_dtype"], &info["model_sha"]), (&json!("float32"), &Value::Null));
+    let (_, info) = front.get("/models/wide/info").await;
+    assert_eq!((&info["model_id"], &info["served_model_name"]), (&json!(HUB_ID), &json!("wide")));
+    assert_eq!((&info["model_dtype"], &info["model_sha"]), (&json!("float16"), &json!("v1")));
+    assert_eq!(info["model_type"]["embedding"]["pooling"], "last_token");
     assert_eq!(front.get("/info").await.0, StatusCode::UNPROCESSABLE_ENTITY);
-    let ready = front.get("/health").await.0;
-    front.draining.send_replace(true);
-    assert_eq!((ready, front.get("/health").await.0), (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE));
+    for path in ["/health", "/ping", "/"] {
+        front.draining.send_replace(false);
+        let ready = front.get(path).await.0;
+        front.draining.send_replace(true);
+        assert_eq!((ready, front.get(path).await.0), (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE), "{path}");
+    }
 }
 
 #[tokio::test]
@@ -294,7 +313,7 @@ async fn openais_embeddings_and_models() {
         .good("/v1/embeddings", "", json!({"model": "embed", "input": [2, 5, 3], "dimensions": 4, "user": "me"}))
         .await;
 
-    let (status, answer) = front.post("/v1/embeddings", "wide", &json!({"model": "embed", "input": "web"})).await;
+    let (status, answer) = front.post("/v1/embeddings", "", &json!({"model": "rank", "input": "web"})).await;
     assert_eq!((status, &answer["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("model")));
     let (status, answer) = front.post("/v1/embeddings", "", &json!({"model": "none", "input": "web"})).await;
     assert_eq!((status, &answer["error"]["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")));
@@ -313,4 +332,6 @@ async fn openais_embeddings_and_models() {
     assert_eq!((models["data"].as_array().unwrap().len(), &models["data"][0]["id"]), (5, &json!("embed")));
     assert_eq!(front.get("/v1/models/rank").await.1["id"], "rank");
     assert_eq!(front.get("/v1/models/none").await.0, StatusCode::NOT_FOUND);
+    let (_, models) = front.get("/models/rank/v1/models").await;
+    assert_eq!((models["data"].as_array().unwrap().len(), &models["data"][0]["id"]), (1, &json!("rank")));
 }

@@ -3,6 +3,7 @@
 mod fake;
 mod harness;
 mod http;
+mod http_clients;
 
 mod infer;
 mod invalid;

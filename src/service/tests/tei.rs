@@ -3,7 +3,7 @@
 use tokio_stream::iter;
 use tonic::{Code, Request};
 
-use super::fake::{DIMENSIONS, LABELS, vector};
+use super::fake::{DIMENSIONS, HUB_ID, LABELS, vector};
 use super::harness::{TestServer, assert_serves, assert_told};
 use crate::model::Wanted;
 use crate::service::proto::tei::embed_client::EmbedClient;
@@ -153,6 +153,12 @@ async fn predict_names_labels_best_first_for_texts_and_for_pairs() {
     assert!(seen[2].rows[0].types.contains(&1), "a pair has two types");
     let three = client.predict_pair(pair(&["web", "server", "more"])).await.unwrap_err();
     assert_told(&three, Code::InvalidArgument, &["inputs", "2 texts, not 3"]);
+    let one = client.predict_pair(pair(&["web server"])).await.unwrap().into_inner();
+    assert_eq!(one.predictions, likely.predictions, "it is a text");
+    client.predict_pair(pair(&["web", ""])).await.unwrap();
+    for none in [pair(&[]), pair(&["", ""])] {
+        assert_told(&client.predict_pair(none).await.unwrap_err(), Code::InvalidArgument, &["inputs"]);
+    }
 }
 
 #[tokio::test]
@@ -210,6 +216,9 @@ async fn info_says_the_limits() {
     let info = client.info(of("section", InfoRequest {})).await.unwrap().into_inner();
     assert_eq!((info.model_id.as_str(), info.model_type()), ("section", ModelType::Classifier));
     assert_eq!((info.max_input_length, info.max_batch_requests), (32, Some(32)));
-    assert_eq!(info.version, env!("CARGO_PKG_VERSION"));
+    assert_eq!((info.version.as_str(), info.model_sha), (env!("CARGO_PKG_VERSION"), None));
+    let info = client.info(of("wide", InfoRequest {})).await.unwrap().into_inner();
+    let found = (info.model_id.as_str(), info.model_sha.as_deref(), info.model_dtype.as_str());
+    assert_eq!(found, (HUB_ID, Some("v1"), "float16"));
     assert_told(&client.info(InfoRequest {}).await.unwrap_err(), Code::InvalidArgument, &["name one of", "section"]);
 }
