@@ -92,9 +92,16 @@ def test_llama_index(url):
 
 def test_hugging_faces_client(url):
     client = InferenceClient(f"{url}/models/tiny-embed", timeout=30)
-    item = reference("tiny-embed")["items"][0]
-    found = client.feature_extraction(item["text"], normalize=True, truncate=True)
-    assert cosine(np.array(found).reshape(1, -1), [item["embedding"]])[0] >= 0.99999
+    items = reference("tiny-embed")["items"][:3]
+    found = client.feature_extraction(items[0]["text"], normalize=True, truncate=True)
+    assert cosine(np.array(found).reshape(1, -1), [items[0]["embedding"]])[0] >= 0.99999
+    # The root of an embedder compares sentences.
+    first, *others = [item["text"] for item in items]
+    alike = client.sentence_similarity(first, others)
+    expected = [cosine([items[0]["embedding"]], [item["embedding"]])[0] for item in items[1:]]
+    assert np.allclose(alike, expected, atol=1e-4)
+    labels = InferenceClient(f"{url}/models/tiny-section", timeout=30).text_classification("a web server")
+    assert labels[0].score >= labels[1].score
 
 
 @pytest.mark.parametrize("name", ["tiny-embed", "all-MiniLM-L6-v2"])
@@ -132,9 +139,17 @@ def test_ranks_by_curl(url):
 
 
 def test_what_is_beside_them(url, server):
-    assert curl(f"{url}/health")[0] == 200
+    for path in ("/health", "/ping", "/"):
+        assert curl(f"{url}{path}")[0] == 200
+    assert curl(f"{url}/embed", {"inputs": ""}, "model: tiny-embed")[0] == 400
+    status, answer = curl(f"{url}/embed", {"inputs": "web"}, "model: tiny-rerank")
+    assert status == 424 and answer["error_type"] == "Backend"
+    answer = good(f"{url}/invocations", {"query": "web", "texts": ["a", "b", "c"], "top_n": 2}, "model: tiny-rerank")
+    assert len(answer) == 2
+    info = good(f"{url}/info", None, "model: tiny-embed")
+    assert (info["served_model_name"], info["model_dtype"]) == ("tiny-embed", "float32")
     status, answer = curl(f"{url}/embed", {"inputs": "web", "normalise": True}, "model: tiny-embed")
-    assert status == 422 and answer["error_type"] == "validation" and "normalise" in answer["error"]
+    assert status == 422 and answer["error_type"] == "Validation" and "normalise" in answer["error"]
     tokens = good(f"{url}/tokenize", {"inputs": "web server"}, "model: tiny-embed")[0]
     assert [token["text"] for token in tokens if not token["special"]] == ["web", "server"]
     ids = [token["id"] for token in tokens]

@@ -38,6 +38,9 @@ def test_labels(tei):
     for answer, item in zip(tei.predict.PredictStream(iter(requests), **of("tiny-section")), items, strict=True):
         assert answer.predictions[0].label == item["label"]
         assert abs(answer.predictions[0].score - max(item["probabilities"])) <= 1e-4
+    # A pair of one text is the text.
+    alone = tei.messages.PredictPairRequest(inputs=[items[0]["text"]], truncate=True)
+    assert tei.predict.PredictPair(alone, **of("tiny-section")).predictions[0].label == items[0]["label"]
 
 
 def test_ranks(tei):
