@@ -40,7 +40,7 @@ fn reference() -> String {
         "# Settings\n\n\
          Each is a flag (`--kebab-case`), a key of `server.toml` (`snake_case`) and an environment variable (`PLIMSOLL_UPPER_SNAKE`); the\n\
          command line counts before the environment, that before the file, and the file before the default. `plimsoll config` prints\n\
-         those in force and where each was said. The keys of a model's `model.toml` are explained in `models/tiny-embed/model.toml`.\n\n\
+         those in force and where each was set. The keys of a model's `model.toml` are explained in `models/tiny-embed/model.toml`.\n\n\
          Written by `PLIMSOLL_REWRITE=1 cargo test --test limits`.\n",
     );
     let mut group = "";

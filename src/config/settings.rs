@@ -114,7 +114,7 @@ settings! {
         /// Address and port of a second place for gRPC, where calls of administration are allowed without a token of theirs.
         admin_address: OptionalAddress = "none",
             "Whoever reaches it may load, unload and look: for a loopback address or a network of administrators.";
-        /// File of the server's certificate in PEM, with those up to an authority behind it. Calls are encrypted then. Read again when it changes.
+        /// File of the server's certificate in PEM, followed by the intermediate certificates. Calls are encrypted then. Read again when it changes.
         tls_cert: OptionalFile = "none",
             "Needs tls_key. Metrics and health on their own port stay as they are.";
         /// File of the certificate's private key in PEM.
@@ -145,7 +145,7 @@ settings! {
             "A few KiB for each model; without a kept profile a model is measured again after each start.";
     }
     "Memory" {
-        /// Memory of the device for models and their steps: bytes, a percentage of all, or 'auto' for 80 % of what is free at start.
+        /// Memory of the device for models and their steps: bytes, a percentage of the device's whole memory, or 'auto' for 80 % of what is free at start. A GPU's fixed memory and the safety margin lie outside.
         memory_budget: MemoryBudget = "auto",
             "Higher: larger batches, less for neighbours. Lower: smaller batches, and models that no longer fit are refused.";
         /// Memory of the device that is kept free beside the budget, because readings of free memory are noisy: bytes, or 'auto': 64MiB on the CPU, 16MiB on a GPU. On a GPU a model's smallest step may use the margin.
@@ -160,7 +160,7 @@ settings! {
         /// What happens when a step gets less memory than it needs: trim, halve the batch, evict, refuse single rows (ladder), or refuse its requests at once (refuse).
         out_of_memory: OutOfMemory = "ladder",
             "'refuse' is what servers without a ladder do. For comparisons.";
-        /// How long workspace may lie idle: what no step needed for one to two times so long is given back.
+        /// How long workspace may lie idle: what no step needed for one to two times so long is given back, but for 8 MiB and the smallest step of a loaded model.
         idle_decay: Micros = "800ms",
             "Higher: idle memory is kept from others. Lower: the first batch after a pause allocates again. When a neighbour takes memory, idle workspace is given back at once in any case.";
     }
@@ -171,7 +171,7 @@ settings! {
         /// How many steps of its model may overtake a waiting request.
         overtaking_max: u32 = "16",
             "Higher: better filled batches, a longer worst wait. Lower: closer to first come, first served, more padding.";
-        /// Part of the device's time for measuring profiles while requests wait.
+        /// Part of a model's share of the device for measuring its profile while requests wait.
         survey_share: f64 = "0.05",
             "Higher: a new model reaches its best batch size sooner, requests meanwhile are slower. Lower: the reverse. Idle time is used in any case.";
     }
@@ -179,19 +179,19 @@ settings! {
         /// Rows in one request; more are refused with INVALID_ARGUMENT.
         request_rows_max: u32 = "1024",
             "Higher: one client holds the queue longer and more host memory. Lower: clients must split.";
-        /// Rows waiting for one model; more are refused with RESOURCE_EXHAUSTED.
+        /// Rows waiting for one model; more are refused with RESOURCE_EXHAUSTED, a request that is more by itself with INVALID_ARGUMENT.
         queue_rows_max: u32 = "8192",
             "Higher: longer waits before clients are told, more host memory. Lower: bursts are refused sooner.";
-        /// Tokens waiting for one model; more are refused with RESOURCE_EXHAUSTED.
+        /// Tokens waiting for one model; more are refused as with queue_rows_max.
         queue_tokens_max: u64 = "4000000",
             "Higher: longer waits before clients are told, 4 bytes of host memory a token. Lower: bursts of long texts are refused sooner.";
-        /// Host memory of the requests waiting for one model; more are refused with RESOURCE_EXHAUSTED.
+        /// Host memory of the requests waiting for one model; more are refused as with queue_rows_max.
         queue_bytes_max: Bytes = "256MiB",
             "Higher: more host memory under load. Lower: bursts of large requests are refused sooner.";
         /// Size of one message, both ways; larger ones are refused with OUT_OF_RANGE.
         message_bytes_max: Bytes = "64MiB",
             "Higher: each connection may make the server hold so much at once. Lower: large batches must be split.";
-        /// Calls at a time on one connection; more wait in the client.
+        /// Calls at a time on one connection, of which more wait in the client; and streams of inferences open at once over all connections, of which one more is refused with RESOURCE_EXHAUSTED.
         streams_max: u32 = "1000",
             "Higher: more host memory for each connection. Lower: busy clients need several connections.";
     }
@@ -199,7 +199,7 @@ settings! {
         /// Device that runs the models: 'cpu', 'cuda' or 'cuda:N'; 'auto': the first GPU, or the CPU where it cannot be used.
         device: DeviceKind = "auto",
             "A GPU needs a program that was built with --features cuda. With 'auto' a broken GPU is only a line in the log.";
-        /// Where the memory of a GPU comes from: 'pools', 'plain' allocations that are cached here, or the 'driver' by itself.
+        /// Where the memory of a GPU comes from: 'pools' (ours, or the driver's on cards without virtual memory), 'plain' allocations that are cached here (by itself where a card has no pools), or the 'driver' for each block.
         allocator: Allocator = "pools",
             "'plain' is for devices without pools. 'driver' is slower, and is what profilers and sanitizers understand.";
         /// Which allocations of a GPU fail on purpose: 'never', 'random:PROBABILITY:SEED' or 'above:BYTES'.

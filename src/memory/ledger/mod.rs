@@ -59,7 +59,7 @@ pub struct DeviceBooks {
     pub capacity: Bytes,
     /// Kept free, of the budget and of the device: covers the noise of readings and what others take between two.
     pub safety: Bytes,
-    /// Taken before any model was loaded, inside the budget.
+    /// Taken before any model was loaded and counted against the capacity; 0 where the capacity leaves it out.
     pub fixed: Bytes,
     /// How the device hands out memory.
     pub terms: Terms,
