@@ -90,6 +90,7 @@ pub(super) fn limits(config: &ServerConfig) -> Limits {
         // Whatever the queue may take may be tokenized for it. A small queue is the queue's own to refuse: it counts what
         // it refuses, and the tokenizer does not.
         tokenizer_rows: config.queue_rows_max.max(Limits::default().tokenizer_rows),
+        tokenizer_bytes: config.queue_bytes_max,
         drain_bound: config.drain_timeout.into(),
         ..Limits::default()
     }

@@ -72,7 +72,7 @@ impl<E: Inference> Context<E> {
         reload: Option<Arc<dyn Reload>>,
     ) -> Result<Context<E>, std::io::Error> {
         Ok(Context {
-            tokenizer: Tokenizer::new(limits.tokenizer_rows)?,
+            tokenizer: Tokenizer::new(&limits)?,
             traces,
             in_flight: Arc::new(Count::default()),
             draining,

@@ -158,11 +158,11 @@ fn tell(problem: Problem) -> Told {
             format!("{limit} streams are open, which is the limit: close one, or send several requests over one"),
         )
         .retry(RETRY_SOON),
-        Problem::TokenizerFull { waiting, asked, limit } => Told::new(
+        Problem::TokenizerFull { unit, waiting, asked, limit } => Told::new(
             Code::ResourceExhausted,
             "QUEUE_FULL",
             format!(
-                "{waiting} rows wait for the tokenizer, this call has {asked} and {limit} may wait: try again later"
+                "{waiting} {unit} wait for the tokenizer, this call has {asked} and {limit} may wait: try again later"
             ),
         )
         .retry(RETRY_SOON),

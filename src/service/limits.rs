@@ -20,6 +20,9 @@ pub struct Limits {
     /// Streams of inferences that are open at once, and calls that one connection may have in flight. Beyond:
     /// RESOURCE_EXHAUSTED for a stream; a connection's further calls wait in the client.
     pub streams: u32,
+    /// Bytes of texts that wait for the tokenizer; a message that may be sent has room in any case. Beyond:
+    /// RESOURCE_EXHAUSTED. Raising it costs as much host memory.
+    pub tokenizer_bytes: Bytes,
     /// Requests of one stream that are in flight at once. Beyond: the stream is not read until one is answered.
     pub stream_requests: u32,
     /// How long health says NOT_SERVING before the port is closed, so that load balancers can look elsewhere.
@@ -45,6 +48,7 @@ impl Default for Limits {
 
 impl Limits {
     /// The message limit in the type that the transport takes.
+            tokenizer_bytes: Bytes::mib(256),
     pub(super) fn message_size(&self) -> usize {
         usize::try_from(self.message.get()).unwrap_or(usize::MAX)
     }

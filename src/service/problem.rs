@@ -37,8 +37,8 @@ pub(crate) enum Problem {
     GoingDown,
     /// Too many streams of inferences are open.
     TooManyStreams { limit: u32 },
-    /// Too many rows wait for the tokenizer.
-    TokenizerFull { waiting: u64, asked: u64, limit: u64 },
+    /// Too many rows, or bytes of them, wait for the tokenizer.
+    TokenizerFull { unit: &'static str, waiting: u64, asked: u64, limit: u64 },
     /// The server's own code panicked; the log has the text.
     Panicked,
     /// The protocol has this, the server does not. The text says what to do instead.

@@ -40,6 +40,12 @@ impl Encoding {
 #[derive(Clone, Debug)]
 pub(crate) enum Rows {
     Texts(Vec<TextRow>, Encoding),
+    /// A query and the texts that each are a pair with it.
+    Pairs {
+        query: String,
+        texts: Vec<String>,
+        encoding: Encoding,
+    },
     Tokens(Vec<Arc<TokenRow>>),
 }
 
@@ -47,6 +53,7 @@ impl Rows {
     pub(crate) fn len(&self) -> usize {
         match self {
             Rows::Texts(texts, _) => texts.len(),
+            Rows::Pairs { texts, .. } => texts.len(),
             Rows::Tokens(rows) => rows.len(),
         }
     }
@@ -98,17 +105,21 @@ impl<E: Inference> Context<E> {
         if let Some(span) = &call_span {
             span.note_rows(name, rows.len());
         }
-        let has_texts = matches!(rows, Rows::Texts(..));
+        let has_texts = !matches!(rows, Rows::Tokens(_));
         let started = Instant::now();
-        let (mut rows, places) = match (rows, deadline) {
-            (Rows::Tokens(rows), _) => (rows, Vec::new()),
-            (Rows::Texts(texts, encoding), None) => {
-                self.tokenizer.encode(&target.definition.card, texts, &encoding).await?
+        let card = &target.definition.card;
+        let encoded = async {
+            match rows {
+                Rows::Tokens(rows) => Ok((rows, Vec::new())),
+                Rows::Texts(texts, encoding) => self.tokenizer.encode(card, texts, &encoding).await,
+                Rows::Pairs { query, texts, encoding } => {
+                    Ok((self.tokenizer.encode_pairs(card, query, texts, &encoding).await?, Vec::new()))
+                }
             }
-            (Rows::Texts(texts, encoding), Some(deadline)) => {
-                let encoded = self.tokenizer.encode(&target.definition.card, texts, &encoding);
-                timeout_at(deadline.into(), encoded).await.map_err(late)??
-            }
+        };
+        let (mut rows, places) = match deadline.filter(|_| has_texts) {
+            None => encoded.await?,
+            Some(deadline) => timeout_at(deadline.into(), encoded).await.map_err(late)??,
         };
         let tokenize = started.elapsed();
         let tokens: Vec<u32> = rows.iter().map(|row| row.ids.len() as u32).collect();

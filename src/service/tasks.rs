@@ -74,7 +74,7 @@ impl<E: Inference> Context<E> {
     ) -> Result<Rows, Problem> {
         Ok(match self.texts(field, texts, "", truncate)? {
             Rows::Texts(texts, encoding) => Rows::Texts(texts, Encoding { placed: true, ..encoding }),
-            tokens @ Rows::Tokens(_) => tokens,
+            others => others,
         })
     }
 
@@ -91,20 +91,19 @@ impl<E: Inference> Context<E> {
         Ok(Rows::Tokens(made.collect::<Result<_, Problem>>()?))
     }
 
-    /// Checks a query and texts, and pairs it with each.
+    /// Checks a query and texts that it is to be paired with.
     pub(crate) fn pairs(
         &self,
-        query: &str,
+        query: String,
         field: &'static str,
         texts: Vec<String>,
         truncate: Truncate,
     ) -> Result<Rows, Problem> {
         self.check_rows(field, texts.len())?;
         for (row, text) in texts.iter().enumerate() {
-            self.check_pair(|| format!("{field}[{row}]"), query, text)?;
+            self.check_pair(|| format!("{field}[{row}]"), &query, text)?;
         }
-        let rows = texts.into_iter().map(|text| TextRow { text: query.to_owned(), pair: Some(text) });
-        Ok(Rows::Texts(rows.collect(), Encoding::new(truncate, field)))
+        Ok(Rows::Pairs { query, texts, encoding: Encoding::new(truncate, field) })
     }
 
     /// An embedding for each row, finished as asked.

@@ -22,6 +22,20 @@ pub struct TextRow {
     pub pair: Option<String>,
 }
 
+/// The first part of pairs, taken apart and not longer than there is room for.
+#[derive(Clone, Debug)]
+pub struct FirstPart {
+    pieces: Encoding,
+    /// Pieces that it had.
+    length: usize,
+}
+
+impl From<Encoding> for FirstPart {
+    fn from(pieces: Encoding) -> FirstPart {
+        FirstPart { length: pieces.len(), pieces }
+    }
+}
+
 /// A token of a text, for people to look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
@@ -118,29 +132,54 @@ impl TextEncoder {
         Ok((self.row(&encoding)?, place::of(&encoding)))
     }
 
+    /// Takes apart the first part of many pairs.
+    ///
+    /// # Errors
+    /// [`TokenizeError::Failed`].
+    pub fn first_part(&self, text: &str, truncate: Truncate) -> Result<FirstPart, TokenizeError> {
+        let mut pieces = self.pieces(text)?;
+        let length = pieces.len();
+        // More than there is room for is in none of the pairs; without truncation none of them is good.
+        if let Some(direction) = direction(truncate) {
+            cut(&mut pieces, self.length_max - self.special[1], direction);
+        }
+        Ok(FirstPart { pieces, length })
+    }
+
+    /// The tokens of a pair whose first part was taken apart before, for the same kind of truncation.
+    ///
+    /// # Errors
+    /// Those of [`TextEncoder::encode`].
+    pub fn encode_second(
+        &self,
+        first: &FirstPart,
+        second: &str,
+        truncate: Truncate,
+    ) -> Result<TokenRow, TokenizeError> {
+        let second = self.pieces(second)?;
+        self.row(&self.finished(first.clone(), Some(second), truncate)?)
+    }
+
     /// What a text's pieces, or a pair's, become with special tokens around them, cut to the longest length.
     fn finished(
         &self,
-        mut first: Encoding,
+        first: impl Into<FirstPart>,
         mut second: Option<Encoding>,
         truncate: Truncate,
     ) -> Result<Encoding, TokenizeError> {
+        let FirstPart { pieces: mut first, length: first_length } = first.into();
         let special = self.special[usize::from(second.is_some())];
         let room = self.length_max - special;
-        let pieces = first.len() + second.as_ref().map_or(0, Encoding::len);
+        let pieces = first_length + second.as_ref().map_or(0, Encoding::len);
         if pieces > room {
-            let direction = match truncate {
-                Truncate::No => {
-                    let tokens = pieces + special;
-                    return Err(TokenizeError::TooLong { tokens, allowed: self.length_max });
-                }
-                Truncate::End => TruncationDirection::Right,
-                Truncate::Start => TruncationDirection::Left,
+            let Some(direction) = direction(truncate) else {
+                let tokens = pieces + special;
+                return Err(TokenizeError::TooLong { tokens, allowed: self.length_max });
             };
-            let lengths = longest_first(first.len(), second.as_ref().map_or(0, Encoding::len), room);
-            first.truncate(lengths.0, 0, direction);
+            let lengths = longest_first(first_length, second.as_ref().map_or(0, Encoding::len), room);
+            cut(&mut first, lengths.0, direction);
             if let Some(second) = &mut second {
-                second.truncate(lengths.1, 0, direction);
+                cut(second, lengths.1, direction);
             }
         }
         if let Some(second) = &mut second {
@@ -160,11 +199,16 @@ impl TextEncoder {
 
     /// How much encoding these rows is, in bytes that the library would take as long for.
     pub(super) fn work(&self, rows: &[TextRow]) -> usize {
-        let of = |text: &str| match self.words.is_some() && text.is_ascii() {
+        let of = |text: &str| self.work_of(text);
+        rows.iter().map(|row| of(&row.text) + row.pair.as_deref().map_or(0, of)).sum()
+    }
+
+    /// The same of one text.
+    pub(super) fn work_of(&self, text: &str) -> usize {
+        match self.words.is_some() && text.is_ascii() {
             true => text.len() / WORDS_GAIN,
             false => text.len(),
-        };
-        rows.iter().map(|row| of(&row.text) + row.pair.as_deref().map_or(0, of)).sum()
+        }
     }
 
     /// The rows' tokens in order, on this thread.
@@ -173,18 +217,6 @@ impl TextEncoder {
     /// That of the first row that has one.
     pub fn encode_batch(&self, rows: &[TextRow], truncate: Truncate) -> Result<Vec<TokenRow>, RowError> {
         in_order(rows, |TextRow { text, pair }| self.encode(text, pair.as_deref(), truncate))
-    }
-
-    /// The rows' tokens and their places in order, on this thread; rows have no second part.
-    ///
-    /// # Errors
-    /// That of the first row that has one.
-    pub fn encode_batch_placed(
-        &self,
-        rows: &[TextRow],
-        truncate: Truncate,
-    ) -> Result<Vec<(TokenRow, Vec<Place>)>, RowError> {
-        in_order(rows, |TextRow { text, .. }| self.encode_placed(text, truncate))
     }
 
     /// A row of ids that the client has made itself: nothing is added or cut. `types` is empty or as long as `ids`.
@@ -262,6 +294,21 @@ fn in_order<T>(rows: &[TextRow], encode: impl Fn(&TextRow) -> Result<T, Tokenize
     numbered.map(|(row, text)| encode(text).map_err(|error| RowError { row, error })).collect()
 }
 
+fn direction(truncate: Truncate) -> Option<TruncationDirection> {
+    match truncate {
+        Truncate::No => None,
+        Truncate::End => Some(TruncationDirection::Right),
+        Truncate::Start => Some(TruncationDirection::Left),
+    }
+}
+
+/// Cuts pieces to a length. What is cut off the library keeps, part by part, and makes a pair of each part of one text with
+/// each of the other: of two texts of a mebibyte a million pairs.
+fn cut(pieces: &mut Encoding, length: usize, direction: TruncationDirection) {
+    pieces.truncate(length, 0, direction);
+    drop(pieces.take_overflowing());
+}
+
 fn failed(error: tokenizers::Error) -> TokenizeError {
     TokenizeError::Failed { reason: error.to_string() }
 }
@@ -325,6 +372,36 @@ mod tests {
         let row = encoder(64).encode(&long, Some(&long), Truncate::End).unwrap();
         assert_eq!((row.ids.len(), row.types.len()), (64, 64));
         assert_eq!(row.ids.iter().filter(|id| **id == SEP).count(), 2);
+    }
+
+    #[test]
+    fn a_first_part_taken_apart_once_makes_the_same_pairs() {
+        let texts = ["web server", "", "a", &"python json parser ".repeat(40), &"web ".repeat(300)];
+        for length_max in [8, 9, 64, 65, 512] {
+            let encoder = encoder(length_max);
+            for truncate in [Truncate::No, Truncate::Start, Truncate::End] {
+                for query in texts {
+                    let first = encoder.first_part(query, truncate).unwrap();
+                    for text in texts {
+                        let expected = encoder.encode(query, Some(text), truncate);
+                        assert_eq!(
+                            encoder.encode_second(&first, text, truncate),
+                            expected,
+                            "{length_max} {truncate:?}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn two_long_texts_are_cut_without_pairing_what_is_cut_off() {
+        let long = "web ".repeat(1 << 16);
+        let started = std::time::Instant::now();
+        assert_eq!(encoder(64).encode(&long, Some(&long), Truncate::End).unwrap().ids.len(), 64);
+        // Of some seconds if it is slow; every pair of parts takes gigabytes and minutes.
+        assert!(started.elapsed() < std::time::Duration::from_secs(30));
     }
 
     #[test]

@@ -8,7 +8,7 @@ mod pool;
 mod words;
 
 pub use crate::config::Truncate;
-pub use encoder::{Piece, TextEncoder, TextRow};
+pub use encoder::{FirstPart, Piece, TextEncoder, TextRow};
 pub use error::{RowError, TokenizeError};
 pub use place::Place;
 pub use pool::TokenizerPool;

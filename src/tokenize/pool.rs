@@ -1,5 +1,6 @@
 //! Threads for tokenizing, so that a long text never holds up a connection.
 
+use std::iter::once;
 use std::sync::Arc;
 
 use tokio::sync::{Semaphore, oneshot};
@@ -51,7 +52,7 @@ impl TokenizerPool {
         self.threads.current_num_threads()
     }
 
-    /// The rows' tokens in order. Dropping the future gives up the result; a call that a thread has begun is finished.
+    /// The rows' tokens in order. Dropping the future gives up the result; a row that a thread has begun is finished.
     ///
     /// # Errors
     /// That of the first row that has one.
@@ -61,8 +62,32 @@ impl TokenizerPool {
         rows: Vec<TextRow>,
         truncate: Truncate,
     ) -> Result<Vec<TokenRow>, RowError> {
-        let rows = self.run(encoder.work(&rows), move || encoder.encode_batch(&rows, truncate)).await;
-        rows.unwrap_or_else(|| Err(failed("it panicked on this request")))
+        let work = encoder.work(&rows);
+        let encode = move |row: TextRow| encoder.encode(&row.text, row.pair.as_deref(), truncate);
+        self.each(work, rows, encode).await
+    }
+
+    /// The tokens of the pairs of a text with each of others, in the order of those. The first text is taken apart once.
+    ///
+    /// # Errors
+    /// That of the first pair that has one.
+    pub async fn encode_pairs(
+        &self,
+        encoder: Arc<TextEncoder>,
+        first: String,
+        seconds: Vec<String>,
+        truncate: Truncate,
+    ) -> Result<Vec<TokenRow>, RowError> {
+        let work = once(&first).chain(&seconds).map(|text| encoder.work_of(text)).sum();
+        let mut part = None;
+        let encode = move |second: String| {
+            let part = match &mut part {
+                Some(part) => part,
+                empty => empty.insert(encoder.first_part(&first, truncate)?),
+            };
+            encoder.encode_second(part, &second, truncate)
+        };
+        self.each(work, seconds, encode).await
     }
 
     /// The same with the places of the tokens, for rows that have no second part.
@@ -75,7 +100,26 @@ impl TokenizerPool {
         rows: Vec<TextRow>,
         truncate: Truncate,
     ) -> Result<Vec<(TokenRow, Vec<Place>)>, RowError> {
-        let rows = self.run(bytes_of(&rows), move || encoder.encode_batch_placed(&rows, truncate)).await;
+        let work = rows.iter().map(|row| row.text.len()).sum();
+        self.each(work, rows, move |row: TextRow| encoder.encode_placed(&row.text, truncate)).await
+    }
+
+    /// What becomes of each row, or the first error. Between two rows a thread looks whether anybody still waits.
+    async fn each<R: Send + 'static, T: Send + 'static>(
+        &self,
+        bytes: usize,
+        rows: Vec<R>,
+        mut encode: impl FnMut(R) -> Result<T, TokenizeError> + Send + 'static,
+    ) -> Result<Vec<T>, RowError> {
+        let waiting = Arc::new(());
+        let awaited = Arc::downgrade(&waiting);
+        let one = move |(row, text)| match awaited.strong_count() {
+            0 => Err(failed("nobody waits for it")),
+            _ => encode(text).map_err(|error| RowError { row, error }),
+        };
+        let rows = self.run(bytes, move || rows.into_iter().enumerate().map(one).collect()).await;
+        // Dropped with this future, or here.
+        drop(waiting);
         rows.unwrap_or_else(|| Err(failed("it panicked on this request")))
     }
 
@@ -105,10 +149,6 @@ impl TokenizerPool {
     }
 }
 
-fn bytes_of(rows: &[TextRow]) -> usize {
-    rows.iter().map(|row| row.text.len() + row.pair.as_ref().map_or(0, String::len)).sum()
-}
-
 fn failed(reason: &str) -> RowError {
     RowError { row: 0, error: TokenizeError::Failed { reason: reason.to_owned() } }
 }
@@ -133,5 +173,46 @@ mod tests {
             let rows = handle.await.unwrap().unwrap();
             assert_eq!(rows.iter().map(|row| row.ids.len()).collect::<Vec<_>>(), vec![call + 3; 3]);
         }
+    }
+
+    #[tokio::test]
+    async fn pairs_are_those_of_rows_and_name_the_bad_one() {
+        let json = include_bytes!("../../models/tiny-rerank/tokenizer.json");
+        let encoder = Arc::new(TextEncoder::new(json, 16, 8192, 2).unwrap());
+        let pool = TokenizerPool::new(2).unwrap();
+        let (query, texts) = ("web server".to_owned(), ["mail client", "a", ""].map(str::to_owned));
+        let row = |text: &String| TextRow { text: query.clone(), pair: Some(text.clone()) };
+        let rows = texts.iter().map(row).collect();
+        let expected = pool.encode_batch(encoder.clone(), rows, Truncate::No).await.unwrap();
+        let pairs = |texts: Vec<String>| pool.encode_pairs(encoder.clone(), query.clone(), texts, Truncate::No);
+        assert_eq!(pairs(texts.to_vec()).await.unwrap(), expected);
+        let error = pairs(vec!["a".to_owned(), "web ".repeat(20)]).await.unwrap_err();
+        assert_eq!(error.row, 1);
+    }
+
+    #[tokio::test]
+    async fn work_that_nobody_waits_for_ends_between_two_rows() {
+        let pool = TokenizerPool::new(1).unwrap();
+        let (begun, go_on) = (Arc::new(Semaphore::new(0)), std::sync::mpsc::channel::<()>());
+        let (sent, done) = (begun.clone(), Arc::new(std::sync::atomic::AtomicUsize::new(0)));
+        let counted = done.clone();
+        let encode = move |_: usize| {
+            sent.add_permits(1);
+            counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            // An error means that the test is over.
+            let _ = go_on.1.recv();
+            Ok(())
+        };
+        let call = tokio::spawn({
+            let pool = pool.clone();
+            async move { pool.each(1 << 20, (0..100).collect(), encode).await }
+        });
+        begun.acquire().await.unwrap().forget();
+        call.abort();
+        assert!(call.await.unwrap_err().is_cancelled());
+        drop(go_on.0);
+        // The thread has done all that it was going to do when it does something else.
+        pool.run(1 << 20, || ()).await.unwrap();
+        assert_eq!(done.load(std::sync::atomic::Ordering::SeqCst), 1);
     }
 }

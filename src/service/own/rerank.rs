@@ -29,7 +29,7 @@ impl<E: Inference> Own<E> {
         let card = &target.definition.card;
         let truncate = convert::truncate(card, request.truncate)?;
         let priority = convert::priority(request.priority)?;
-        let rows = self.context.pairs(&request.query, "texts", request.texts, truncate)?;
+        let rows = self.context.pairs(request.query, "texts", request.texts, truncate)?;
         let inquiry = Inquiry { rows, priority, arrival, deadline: arrival.deadline };
         let scores = Scores::raw(request.raw_scores);
         let (mut ranks, served) = self.context.rerank(&target, inquiry, scores).await?;

@@ -237,7 +237,7 @@ impl<E: Inference> Context<E> {
             true => ask.texts.iter().cloned().map(Some).collect(),
             false => vec![None; ask.texts.len()],
         };
-        let rows = self.pairs(&ask.query, "texts", ask.texts, ask.cut.of(card))?;
+        let rows = self.pairs(ask.query, "texts", ask.texts, ask.cut.of(card))?;
         let (mut ranks, served) = self.rerank(&target, inquiry(rows, asked.arrival), ask.scores).await?;
         ranks.truncate(ask.top.map_or(usize::MAX, |top| top as usize));
         let result = ranks.into_iter().map(|(index, score)| Rank { index, score, text: kept[index].take() }).collect();

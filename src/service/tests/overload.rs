@@ -7,10 +7,17 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 use tonic_types::StatusExt;
 
+use super::fake::FakeEngine;
 use super::harness::{TestServer, assert_told, texts};
+use crate::config::Truncate;
 use crate::service::Limits;
+use crate::service::errors::Problem;
+use crate::service::port::Inference;
 use crate::service::proto::plimsoll::EmbedRequest;
 use crate::service::proto::plimsoll::embed_client::EmbedClient;
+use crate::service::request::Encoding;
+use crate::service::tokenizer::Tokenizer;
+use crate::units::Bytes;
 
 #[tokio::test]
 async fn case_20_exactly_the_excess_is_refused_with_a_hint() {
@@ -68,4 +75,23 @@ async fn rows_that_wait_for_the_tokenizer_are_bounded() {
     assert_told(&status, Code::ResourceExhausted, &["0 rows wait", "5 and 4 may wait"]);
     assert!(status.get_details_retry_info().is_some());
     server.infer(texts("embed", &["web"; 4])).await.unwrap();
+}
+
+#[tokio::test]
+async fn bytes_that_wait_for_the_tokenizer_are_bounded() {
+    let bytes = |kib| Limits { tokenizer_bytes: Bytes::kib(kib), message: Bytes::kib(kib), ..Limits::default() };
+    let tokenizer = Tokenizer::new(&bytes(4)).unwrap();
+    let card = FakeEngine::new().find("rank").unwrap().definition.clone().unwrap().card.clone();
+    let encoding = Encoding::new(Truncate::End, "texts");
+    let (query, long) = ("web ".repeat(512), vec!["web ".repeat(513)]);
+    let problem = tokenizer.encode_pairs(&card, query.clone(), long, &encoding).await.unwrap_err();
+    let full = Problem::TokenizerFull { unit: "bytes", waiting: 0, asked: 4100, limit: 4096 };
+    assert_eq!(problem, full);
+    // The query counts once, however many texts it is paired with.
+    let texts = vec!["web ".to_owned(); 512];
+    assert_eq!(tokenizer.encode_pairs(&card, query, texts, &encoding).await.unwrap().len(), 512);
+    // What a message may hold has room in any case.
+    let tokenizer = Tokenizer::new(&Limits { message: Bytes::kib(8), ..bytes(4) }).unwrap();
+    let texts = vec!["web ".repeat(1024)];
+    tokenizer.encode_pairs(&card, "web".to_owned(), texts, &encoding).await.unwrap();
 }
