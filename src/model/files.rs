@@ -1,7 +1,7 @@
 //! The files of one model: a folder in the Hugging Face layout, or the same built into the program.
 
 use std::borrow::Cow;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -77,13 +77,22 @@ impl ModelFiles {
             Origin::Folder { root, boundary } => {
                 let Some(path) = self.path_within(root, boundary, file)? else { return Ok(None) };
                 let unreadable = |error| ModelError::unreadable(self.place(file), error);
+                // Before it is opened: a pipe would wait for somebody to write. And after, when it is that very file.
+                regular(&path.metadata().map_err(unreadable)?).map_err(unreadable)?;
                 let opened = File::open(&path).map_err(unreadable)?;
                 let metadata = opened.metadata().map_err(unreadable)?;
-                if !metadata.is_file() {
-                    return Err(ModelError::unreadable(self.place(file), "it is not a regular file"));
-                }
+                regular(&metadata).map_err(unreadable)?;
                 Ok(Some(Source::File { file: Arc::new(opened), len: metadata.len() }))
             }
+        }
+    }
+
+    /// Opens a file of a folder for somebody who copies it, and says how long it is.
+    pub(crate) fn open_to_copy(&self, file: &Path) -> Result<(Arc<File>, u64), ModelError> {
+        let name = file.to_str().unwrap_or_default();
+        match self.open_file(name)? {
+            Some(Source::File { file, len }) => Ok((file, len)),
+            _ => Err(ModelError::missing(self.place(name), "it was there when the folder was listed")),
         }
     }
 
@@ -194,6 +203,13 @@ impl ModelFiles {
     }
 }
 
+fn regular(metadata: &Metadata) -> std::io::Result<()> {
+    match metadata.is_file() {
+        true => Ok(()),
+        false => Err(std::io::Error::other("it is not a regular file")),
+    }
+}
+
 /// In the Hugging Face cache a snapshot's files are links into `blobs/` of the same repository; the repository's
 /// folder is then the one that no link may leave.
 fn hub_cache_of(root: &Path) -> Option<PathBuf> {
@@ -262,6 +278,18 @@ mod tests {
         check(outside.path().join("secret").to_str().unwrap(), false);
         check("", false);
         check("1_Pooling", false);
+    }
+
+    #[test]
+    fn a_pipe_is_refused_without_waiting_for_who_writes_to_it() {
+        let folder = folder(&[("config.json", "{}")]);
+        let made = std::process::Command::new("mkfifo").arg(folder.path().join("pipe")).status().unwrap();
+        assert!(made.success());
+        let (told, answer) = std::sync::mpsc::channel();
+        let files = ModelFiles::open(folder.path()).unwrap();
+        std::thread::spawn(move || told.send(files.open_file("pipe").map(|_| ())));
+        let error = answer.recv_timeout(std::time::Duration::from_secs(10)).expect("it does not wait").unwrap_err();
+        assert!(error.to_string().contains("it is not a regular file"), "{error}");
     }
 
     #[test]

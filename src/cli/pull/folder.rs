@@ -2,12 +2,14 @@
 //! an image or onto another machine, and must not break when a share is gone.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
 use indicatif::ProgressBar;
 
 use crate::config::{check_name, files, source};
+use crate::model::ModelFiles;
 
 /// Copies the model's files in `from` to the cache at `cache_dir`, and says where they are now.
 ///
@@ -22,6 +24,8 @@ pub(super) fn copy(from: &Path, cache_dir: &Path) -> anyhow::Result<PathBuf> {
         return Ok(to);
     }
     let names = model_files(&from)?;
+    // What of it is a link leads to another file of the model, or nowhere.
+    let opened = ModelFiles::open(&from)?;
     let partial = to.with_file_name(format!(".{name}.partial"));
     if partial.exists() {
         fs::remove_dir_all(&partial).with_context(|| format!("{}", partial.display()))?;
@@ -32,8 +36,9 @@ pub(super) fn copy(from: &Path, cache_dir: &Path) -> anyhow::Result<PathBuf> {
         let target = partial.join(name);
         let parent = target.parent().expect("a file inside a folder has a parent");
         fs::create_dir_all(parent).with_context(|| format!("{}", parent.display()))?;
-        let expected = fs::metadata(from.join(name))?.len();
-        let copied = fs::copy(from.join(name), &target).with_context(|| format!("{}", target.display()))?;
+        let (mut file, expected) = opened.open_to_copy(name)?;
+        let mut copy = fs::File::create(&target).with_context(|| format!("{}", target.display()))?;
+        let copied = io::copy(&mut file, &mut copy).with_context(|| format!("{}", target.display()))?;
         ensure!(copied == expected, "{} changed while it was copied", from.join(name).display());
         bar.inc(1);
     }
@@ -108,6 +113,31 @@ mod tests {
         assert_eq!(copy(&from, &cache).expect("copied again"), to);
         assert_eq!(fs::read_to_string(to.join("model.safetensors")).expect("a file"), "two");
         assert_eq!(copy(&to, &cache).expect("it is there already"), to);
+    }
+
+    #[test]
+    fn a_link_that_leads_out_of_the_model_is_refused() {
+        let root = folder(&[
+            ("secret/config.json", "{}"),
+            ("m/model.safetensors", "one"),
+            ("hub/models--a--b/blobs/x", "one"),
+            ("hub/models--a--b/snapshots/1/config.json", "{}"),
+        ]);
+        let path = |name: &str| root.path().join(name);
+        let copy = |from: &str| copy(&path(from), &path("cache"));
+        std::os::unix::fs::symlink(path("secret/config.json"), path("m/config.json")).expect("a link");
+        let error = format!("{:#}", copy("m").expect_err("it leads out"));
+        assert!(error.contains("files inside the model's folder"), "{error}");
+        fs::remove_file(path("m/config.json")).expect("removed");
+        std::os::unix::fs::symlink(path("secret"), path("m/1_Pooling")).expect("a link");
+        let error = format!("{:#}", copy("m").expect_err("its folder leads out"));
+        assert!(error.contains("files inside the model's folder"), "{error}");
+        assert!(!path("cache/local/m").exists());
+        // As in the hub's cache.
+        let link = path("hub/models--a--b/snapshots/1/model.safetensors");
+        std::os::unix::fs::symlink("../../blobs/x", link).expect("a link");
+        let to = copy("hub/models--a--b/snapshots/1").expect("copied");
+        assert_eq!(fs::read_to_string(to.join("model.safetensors")).expect("a file"), "one");
     }
 
     #[test]

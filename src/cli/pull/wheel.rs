@@ -67,7 +67,8 @@ impl Wheel<'_> {
         let line = format!("{}=={} --hash=sha256:{}\n", self.package, self.version, self.sha256);
         fs::write(&requirements, line).with_context(|| format!("{}", requirements.display()))?;
         let mut pip = Command::new(python);
-        pip.args(["-m", "pip", "download", "--only-binary", ":all:", "--no-deps", "--require-hashes"]);
+        // `-I`: neither the folder of the moment nor PYTHONPATH has a `pip` of its own to offer.
+        pip.args(["-I", "-m", "pip", "download", "--only-binary", ":all:", "--no-deps", "--require-hashes"]);
         pip.args(["--disable-pip-version-check", "--no-input"]);
         // Standard output is for the folder's name alone; pip draws its own progress bar there.
         if io::stderr().is_terminal() {
@@ -146,12 +147,12 @@ mod tests {
         digest::sha256(path).expect("readable")
     }
 
-    /// A program that behaves as `python3 -m pip download`: it checks the arguments that matter and copies `wheel`.
+    /// A program that behaves as `python3 -I -m pip download`: it checks the arguments that matter and copies `wheel`.
     fn write_pip(path: &Path, wheel: &Path) {
         let script = format!(
             r#"#!/bin/sh
 echo run >> "$0.runs"
-case "$*" in *"--only-binary :all: --no-deps --require-hashes"*) ;; *) exit 3;; esac
+case "$*" in "-I -m pip download"*"--only-binary :all: --no-deps --require-hashes"*) ;; *) exit 3;; esac
 while [ "$1" != -d ]; do shift; done
 grep -q "pkg==1.0 --hash=sha256:" "$4" || exit 4
 cp "{}" "$2/pkg-1.0-py3-none-any.whl"

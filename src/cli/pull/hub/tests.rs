@@ -21,6 +21,10 @@ struct Play {
     seen: Vec<String>,
     /// The token that is asked for.
     token: Option<&'static str>,
+    /// What headers say of a file: its digest and its commit.
+    headers: Option<(&'static str, &'static str)>,
+    /// The size that the listing gives of all files with a digest.
+    lengths: Option<usize>,
 }
 
 /// A running server. It ends with the process: the tests need no more.
@@ -84,11 +88,12 @@ fn answer(mut stream: TcpStream, play: &mut Play) -> std::io::Result<()> {
     write!(
         stream,
         "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\nContent-Range: bytes {start}-{}/{}\r\nETag: \"{}\"\r\n\
-         x-repo-commit: {COMMIT}\r\nConnection: close\r\n\r\n",
+         x-repo-commit: {}\r\nConnection: close\r\n\r\n",
         end - start,
         end - 1,
         content.len(),
-        etag(play, name),
+        play.headers.map_or_else(|| etag(play, name), |(etag, _)| etag.to_owned()),
+        play.headers.map_or(COMMIT, |(_, commit)| commit),
     )?;
     let cut = if asks_for_content && is_large(name) { play.cuts.pop() } else { None };
     stream.write_all(&content[start..cut.map_or(end, |cut| start + cut)])
@@ -114,7 +119,7 @@ fn claimed(play: &Play, name: &str) -> String {
 
 fn listing(play: &Play) -> serde_json::Value {
     let siblings = play.files.iter().map(|(name, content)| match is_large(name) {
-        true => serde_json::json!({"rfilename": name, "size": content.len(), "lfs": {"sha256": claimed(play, name)}}),
+        true => serde_json::json!({"rfilename": name, "size": play.lengths.unwrap_or(content.len()), "lfs": {"sha256": claimed(play, name)}}),
         false => serde_json::json!({"rfilename": name, "size": content.len()}),
     });
     serde_json::json!({"sha": COMMIT, "siblings": siblings.collect::<Vec<_>>()})
@@ -215,13 +220,39 @@ fn a_wrong_digest_is_refused_and_forgotten() {
 fn a_part_that_is_already_whole_does_not_block() {
     let scene = Scene::new(model());
     let name = Repo::model("org/name".into()).folder_name();
-    let contents = scene.cache().hub.join(".plimsoll-staging").join(name).join("blobs");
+    let contents = scene.cache().hub.join(".plimsoll-staging").join(name).join("files").join(COMMIT);
     fs::create_dir_all(&contents).expect("a folder");
     let play = model();
-    let weights = claimed(&play, "model.safetensors");
-    fs::write(contents.join(format!("{weights}.part")), &play.files["model.safetensors"]).expect("written");
-    fs::write(contents.join("small11.part"), "from another time").expect("written");
-    scene.fetch().expect("both are fetched again");
+    fs::write(contents.join(".model.safetensors.part"), &play.files["model.safetensors"]).expect("written");
+    fs::write(contents.join(".config.json.part"), "{").expect("written");
+    let folder = scene.fetch().expect("both are fetched again");
+    assert_eq!(fs::read(folder.join("config.json")).expect("readable"), b"{}");
+    assert!(scene.server.seen().contains(&"config.json bytes=0-".to_owned()));
+}
+
+#[test]
+fn what_a_server_says_in_headers_is_no_path() {
+    let evil = Some(("../../../../evil", "../../../../evil-commit"));
+    let scene = Scene::new(Play { headers: evil, ..model() });
+    // A server that cannot be believed, and files that are what its listing says.
+    scene.fetch().expect("fetched");
+    let mut pending = vec![scene.root.path().to_owned()];
+    while let Some(folder) = pending.pop() {
+        for entry in fs::read_dir(folder).expect("readable") {
+            let path = entry.expect("readable").path();
+            assert!(!path.display().to_string().contains("evil"), "{}", path.display());
+            if path.is_dir() {
+                pending.push(path);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_more_is_taken_than_the_listing_says() {
+    let scene = Scene::new(Play { lengths: Some(5), ..model() });
+    let error = scene.fetch().expect_err("it is longer");
+    assert!(error.contains("it has 6 bytes, not 5"), "{error}");
 }
 
 #[test]
