@@ -15,7 +15,7 @@ use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic_health::server::health_reporter;
 
-use super::access::Door;
+use super::access::{Door, Guarded};
 use super::call::CallLayer;
 use super::context::Context;
 use super::health::{Health, service_name};
@@ -218,7 +218,8 @@ pub async fn serve<E: Inference + Operations>(
     }
     if let Some((listener, others)) = listeners.http {
         let routes = super::http::router(context.clone()).merge(others);
-        let guarded = routes.layer(axum::middleware::from_fn_with_state(access.clone(), super::access::guard));
+        let guarded = Guarded { access: access.clone(), origins: Arc::new(origins.clone()) };
+        let guarded = routes.layer(axum::middleware::from_fn_with_state(guarded, super::access::guard));
         // In front of the guard: a browser that asks whether it may call has no token yet.
         let guarded = match super::http::cors::layer(&origins) {
             Some(cors) => guarded.layer(cors),

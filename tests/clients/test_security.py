@@ -234,7 +234,26 @@ def test_a_page_of_a_listed_origin_may_call_and_no_other(tmp_path):
         assert server.stop() == 0, server.log()
 
 
-def test_without_origins_nothing_is_said_of_them(server):
-    url = f"http://127.0.0.1:{server.http_port}/models/tiny-embed/embed"
+def test_without_origins_pages_of_elsewhere_are_refused(server):
+    here = f"127.0.0.1:{server.http_port}"
+    url = f"http://{here}/models/tiny-embed/embed"
     answer = httpx.post(url, json={"inputs": "web"}, headers={"origin": "https://page.invalid"})
-    assert answer.status_code == 200 and "access-control-allow-origin" not in answer.headers
+    assert answer.status_code == 403 and "--cors-origins" in answer.json()["error"]
+    assert "access-control-allow-origin" not in answer.headers
+    # What a browser sends without asking first.
+    simple = {"origin": "https://page.invalid", "content-type": "text/plain"}
+    assert httpx.post(url, content='{"inputs": "web"}', headers=simple).status_code == 403
+    own = httpx.post(url, json={"inputs": "web"}, headers={"origin": f"http://{here}"}, timeout=30)
+    assert own.status_code == 200 and "access-control-allow-origin" not in own.headers
+
+
+def test_pages_do_not_administrate(server):
+    here = f"127.0.0.1:{server.http_port}"
+    url = f"http://{here}/v2/repository/models/tiny-section/load"
+    for headers in ({"origin": "https://page.invalid"}, {"sec-fetch-site": "cross-site"},
+                    {"host": "page.invalid:8000"}, {"host": "page.invalid", "origin": "http://page.invalid"}):
+        answer = httpx.post(url, headers=headers)
+        assert answer.status_code == 403, (headers, answer.text)
+    for headers in ({}, {"host": "localhost"}, {"origin": f"http://{here}", "sec-fetch-site": "same-origin"}):
+        answer = httpx.post(url, headers=headers, timeout=60)
+        assert answer.status_code == 200, (headers, answer.text)

@@ -14,6 +14,7 @@ use tokio_stream::StreamExt;
 
 use super::methods::is_admin;
 use super::{Access, Door};
+use crate::config::Origins;
 use crate::service::errors::Problem;
 
 /// How much of a refused message is read over HTTP, and for how long.
@@ -33,10 +34,26 @@ impl Access {
     }
 }
 
+/// What is let in over HTTP.
+#[derive(Clone, Debug)]
+pub(crate) struct Guarded {
+    pub(crate) access: Arc<Access>,
+    /// Pages that may call.
+    pub(crate) origins: Arc<Origins>,
+}
+
+impl Guarded {
+    fn admit(&self, request: &HttpRequest) -> Result<(), Problem> {
+        let (uri, headers) = (request.uri(), request.headers());
+        self.access.admit_page(uri, headers, &self.origins)?;
+        self.access.admit(uri.path(), headers, Door::Main)
+    }
+}
+
 /// Answers for the routes of the HTTP port what they are not to hear.
-pub(crate) async fn guard(State(access): State<Arc<Access>>, request: HttpRequest, next: Next) -> HttpResponse {
+pub(crate) async fn guard(State(guarded): State<Guarded>, request: HttpRequest, next: Next) -> HttpResponse {
     let path = request.uri().path();
-    match access.admit(path, request.headers(), Door::Main) {
+    match guarded.admit(&request) {
         Ok(()) => next.run(request).await,
         Err(problem) => {
             let answer = crate::service::http::refuse(path, problem);

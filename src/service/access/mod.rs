@@ -12,6 +12,7 @@
 
 mod guard;
 mod methods;
+mod pages;
 mod refusal;
 mod tokens;
 
@@ -20,7 +21,7 @@ use std::path::Path;
 use std::sync::Once;
 use std::time::SystemTime;
 
-pub(crate) use guard::guard;
+pub(crate) use guard::{Guarded, guard};
 #[cfg(test)]
 pub(super) use methods::admin_paths;
 pub(crate) use refusal::Refusal;

@@ -15,6 +15,10 @@ pub(crate) enum Refusal {
     NotForAdmin,
     /// It is a call of administration, and nothing says who may have those.
     AdminClosed,
+    /// It comes from a web page of another server.
+    ForeignPage,
+    /// It is a call of administration, under a name that others may give this machine.
+    ForeignHost,
 }
 
 impl Refusal {
@@ -41,6 +45,17 @@ impl Refusal {
                 Code::PermissionDenied,
                 "ADMINISTRATION_CLOSED",
                 "calls of administration are not allowed at this address; the server's log says how to allow them",
+            ),
+            Refusal::ForeignPage => (
+                Code::PermissionDenied,
+                "FOREIGN_PAGE",
+                "this call comes from a web page of another server: name its origin in --cors-origins if it may call",
+            ),
+            Refusal::ForeignHost => (
+                Code::PermissionDenied,
+                "FOREIGN_PAGE",
+                "a call of administration has to name this server 'localhost' or by its number, in the header 'host'; \
+                 with a token of --admin-token-file it may name it as it likes",
             ),
         }
     }

@@ -22,4 +22,5 @@ mod routes;
 mod of_tokens;
 mod secured;
 mod access;
+mod pages;
 mod tls;
