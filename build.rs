@@ -27,10 +27,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(PROTOS, ["proto"])?;
     // Reflection serves this file.
     std::fs::write(out.join("descriptors.bin"), prost::Message::encode_to_vec(&descriptors))?;
+    // By their names messages are found in the descriptors.
+    let mut config = tonic_prost_build::Config::new();
+    config.enable_type_names();
     tonic_prost_build::configure()
         .bytes(".inference")
         .codec_path("crate::service::codec::BoundedCodec")
-        .compile_fds(descriptors)?;
+        .compile_fds_with_config(descriptors, config)?;
     Ok(())
 }
 

@@ -1,22 +1,18 @@
-//! Messages of gRPC, refused where what they say would take far more memory than they do: a field without contents has
-//! two bytes on the wire, and a tensor without contents a few hundred here.
+//! Messages of gRPC, refused where what they say would take far more memory than they do.
 
 use std::marker::PhantomData;
 
-use prost::Message;
 use prost::bytes::Buf;
-use prost::encoding::{DecodeContext, decode_key, skip_field};
+use prost::{Message, Name};
 use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
 use super::errors::Problem;
+use super::fields::{self, Excess, FIELDS_MAX, NUMBERS_MAX};
+use super::schema::{Layout, SCHEMA};
 
-/// Fields of a message, repeated ones by their elements; those of the messages in it are not counted. Raising it costs
-/// 40 MiB of host memory for each call in flight and each time it is doubled.
-const FIELDS_MAX: usize = 1 << 17;
-
-/// Protobuf with a bound on the fields of what is read.
+/// Protobuf with a bound on what a message becomes.
 pub(crate) struct BoundedCodec<T, U>(PhantomData<(T, U)>);
 
 impl<T, U> Default for BoundedCodec<T, U> {
@@ -25,7 +21,7 @@ impl<T, U> Default for BoundedCodec<T, U> {
     }
 }
 
-impl<T: Message + Send + 'static, U: Message + Default + Send + 'static> Codec for BoundedCodec<T, U> {
+impl<T: Message + Send + 'static, U: Message + Name + Default + Send + 'static> Codec for BoundedCodec<T, U> {
     type Encode = T;
     type Decode = U;
     type Encoder = ProstEncoder<T>;
@@ -36,57 +32,37 @@ impl<T: Message + Send + 'static, U: Message + Default + Send + 'static> Codec f
     }
 
     fn decoder(&mut self) -> BoundedDecoder<U> {
-        BoundedDecoder(ProstDecoder::new(BufferSettings::default()))
+        BoundedDecoder {
+            decoder: ProstDecoder::new(BufferSettings::default()),
+            layout: SCHEMA.sent(&U::full_name()),
+        }
     }
 }
 
-/// Reads a message after its fields were counted.
-pub(crate) struct BoundedDecoder<U>(ProstDecoder<U>);
+/// Reads a message after what it holds was counted.
+pub(crate) struct BoundedDecoder<U> {
+    decoder: ProstDecoder<U>,
+    layout: Option<&'static Layout>,
+}
 
 impl<U: Message + Default> Decoder for BoundedDecoder<U> {
     type Item = U;
     type Error = Status;
 
     fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        if !fields_fit(message.chunk()) {
-            let text = format!("it has more than {FIELDS_MAX} fields: send it in parts");
-            return Err(Problem::invalid("message", text).into());
-        }
-        self.0.decode(message)
+        fields::check(message.chunk(), self.layout).map_err(|excess| {
+            let text = match excess {
+                Excess::Fields => format!("it has more than {FIELDS_MAX} fields: send it in parts"),
+                Excess::Numbers => {
+                    format!("it has more than {NUMBERS_MAX} numbers: send it in parts, or them as raw contents")
+                }
+            };
+            Problem::invalid("message", text)
+        })?;
+        self.decoder.decode(message)
     }
 
     fn buffer_settings(&self) -> BufferSettings {
-        self.0.buffer_settings()
-    }
-}
-
-/// Whether the message has at most as many fields as one may have. What is wrong with it otherwise, its decoder says.
-fn fields_fit(mut message: &[u8]) -> bool {
-    for _ in 0..FIELDS_MAX {
-        if !message.has_remaining() {
-            return true;
-        }
-        let skipped = decode_key(&mut message)
-            .and_then(|(tag, wire_type)| skip_field(wire_type, tag, &mut message, DecodeContext::default()));
-        if skipped.is_err() {
-            return true;
-        }
-    }
-    !message.has_remaining()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_are_counted_to_the_most_that_there_may_be() {
-        let empty = [0x2a, 0];
-        assert!(fields_fit(&[]));
-        assert!(fields_fit(&empty.repeat(FIELDS_MAX)));
-        assert!(!fields_fit(&empty.repeat(FIELDS_MAX + 1)));
-        // Not a message from its third byte on.
-        assert!(fields_fit(&[0x2a, 0, 0x07]));
-        assert!(fields_fit(&[0x3a, 0xff, 0xff, 0x03, 1]));
+        self.decoder.buffer_settings()
     }
 }

@@ -12,6 +12,8 @@ mod port;
 mod errors;
 mod problem;
 mod call;
+mod schema;
+mod fields;
 mod codec;
 mod tokenizer;
 mod context;

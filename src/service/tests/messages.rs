@@ -6,7 +6,7 @@ use tonic::Code;
 use tonic::codec::CompressionEncoding;
 
 use super::fake::WIDE;
-use super::harness::{TestServer, assert_serves, assert_told, raw_i64, tensor, texts, token_ids};
+use super::harness::{TestServer, assert_serves, assert_told, raw_i64, tensor, texts, token_ids, typed_texts};
 use crate::service::Limits;
 use crate::service::proto::inference::ModelInferRequest;
 use crate::service::proto::plimsoll::embed_client::EmbedClient;
@@ -68,6 +68,44 @@ async fn a_message_of_many_empty_fields_is_refused_before_it_is_read() {
 async fn case_31_a_smaller_limit_is_named_in_both_directions() {
     let server = TestServer::with(Limits { message: Bytes::kib(100), request_rows: 1000, ..Limits::default() }).await;
     let status = server.infer(of_size(MIB)).await.unwrap_err();
+/// A client that has begun to send and does not go on.
+#[tokio::test]
+async fn a_message_that_does_not_come_is_not_waited_for() {
+    let message_time = Duration::from_millis(300);
+    let server = TestServer::with(Limits { message_time, ..Limits::default() }).await;
+    let mut client = tonic::client::Grpc::new(server.channel.clone());
+    client.ready().await.unwrap();
+    let path = PathAndQuery::from_static("/inference.GRPCInferenceService/ModelInfer");
+    let codec = ProstCodec::<ModelInferRequest, ModelInferResponse>::default();
+    let never = Request::new(tokio_stream::pending::<ModelInferRequest>());
+    let status = client.client_streaming(never, path, codec).await.unwrap_err();
+    assert_told(&status, Code::DeadlineExceeded, &["the message was not there in time"]);
+    // What takes long otherwise is not that.
+    server.engine.hold();
+    let slow = tokio::spawn({
+        let mut client = server.oip();
+        async move { client.model_infer(texts("embed", &["web"])).await }
+    });
+    server.engine.rows_waiting(1).await;
+    tokio::time::sleep(message_time * 2).await;
+    server.engine.release();
+    slow.await.unwrap().unwrap();
+}
+
+/// One that would become a hundred times as much: the fields are those of a message within.
+#[tokio::test]
+async fn fields_of_messages_within_are_counted() {
+    let server = TestServer::start().await;
+    let many = typed_texts("embed", &vec![""; 1 << 18]);
+    let mut zipped = server.oip().send_compressed(CompressionEncoding::Gzip);
+    let status = zipped.model_infer(many.clone()).await.unwrap_err();
+    assert_told(&status, Code::InvalidArgument, &["message", "131072 fields"]);
+    let mut streams = zipped.model_stream_infer(tokio_stream::iter([many])).await.unwrap().into_inner();
+    let status = streams.message().await.unwrap_err();
+    assert_told(&status, Code::InvalidArgument, &["message", "131072 fields"]);
+    assert_serves(&server).await;
+}
+
     assert_told(&status, Code::OutOfRange, &["1048576 bytes", "102400", "100 KiB"]);
     // 50 rows of 1,024 numbers are 200 KiB. The refusal costs no step.
     let ids = |rows: usize| vec![5; rows];
