@@ -91,6 +91,7 @@ pub(super) fn limits(config: &ServerConfig) -> Limits {
         // it refuses, and the tokenizer does not.
         tokenizer_rows: config.queue_rows_max.max(Limits::default().tokenizer_rows),
         tokenizer_bytes: config.queue_bytes_max,
+        streams_held: config.message_bytes_max * 16,
         drain_bound: config.drain_timeout.into(),
         ..Limits::default()
     }

@@ -13,8 +13,10 @@ use tonic::{Code, Status};
 use tower::{Layer, Service};
 use tracing::{Instrument, Span, field};
 
-use super::access::{Access, Door};
+use super::access::{Access, Door, Pass};
+use super::carried::{Carried, Held};
 use super::errors::rephrase_transport;
+use super::schema::SCHEMA;
 use super::server::{Count, InFlight};
 use crate::telemetry::traces::{Call, Traces};
 use crate::units::Bytes;
@@ -115,6 +117,7 @@ pub(crate) struct CallLayer {
     pub(crate) access: Arc<Access>,
     pub(crate) door: Door,
     pub(crate) traces: Traces,
+    pub(crate) held: Arc<Held>,
 }
 
 impl<S> Layer<S> for CallLayer {
@@ -165,13 +168,20 @@ where
         let admitted = access.admit(path, request.headers(), door);
         // Who is not let in fills no collector.
         let is_traced = is_work && admitted.is_ok();
-        let traced = is_traced.then(|| traces.call_span(Call::Grpc { path }, request.headers())).flatten();
+        // A client may write what it likes into a path.
+        let named = if SCHEMA.knows(path) { path } else { "" };
+        let traced = is_traced.then(|| traces.call_span(Call::Grpc { path: named }, request.headers())).flatten();
         let told = traced.clone();
+        let carried = SCHEMA.is_stream(path).then(|| {
+            let pass = Arc::new(Pass::new(access, path, request.headers(), door));
+            Carried { pass, held: self.layer.held.clone() }
+        });
         let answer = admitted.map(|()| self.inner.call(request));
         let observed = async move {
-            let response = match answer {
-                Ok(answer) => answer.await?,
-                Err(problem) => Status::from(problem).into_http(),
+            let response = match (answer, carried) {
+                (Ok(answer), None) => answer.await?,
+                (Ok(answer), Some(carried)) => carried.along(answer).await?,
+                (Err(problem), _) => Status::from(problem).into_http(),
             };
             let status = Status::from_header_map(response.headers());
             drop(counted);

@@ -1,4 +1,5 @@
-//! Messages of gRPC, refused where what they say would take far more memory than they do.
+//! Messages of gRPC, refused where what they say would take far more memory than they do, and where the streams that are open
+//! hold too much already.
 
 use std::marker::PhantomData;
 
@@ -8,6 +9,7 @@ use tonic::Status;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
+use super::carried::{Carried, Share};
 use super::errors::Problem;
 use super::fields::{self, Excess, FIELDS_MAX, NUMBERS_MAX};
 use super::schema::{Layout, SCHEMA};
@@ -35,14 +37,18 @@ impl<T: Message + Send + 'static, U: Message + Name + Default + Send + 'static> 
         BoundedDecoder {
             decoder: ProstDecoder::new(BufferSettings::default()),
             layout: SCHEMA.sent(&U::full_name()),
+            share: Carried::current().map(|carried| carried.share()),
         }
     }
 }
 
-/// Reads a message after what it holds was counted.
+/// Reads a message after what it holds was counted. The transport keeps the memory of its largest message as long as it keeps
+/// this.
 pub(crate) struct BoundedDecoder<U> {
     decoder: ProstDecoder<U>,
     layout: Option<&'static Layout>,
+    /// Of a stream: in any other call nothing is kept.
+    share: Option<Share>,
 }
 
 impl<U: Message + Default> Decoder for BoundedDecoder<U> {
@@ -59,6 +65,9 @@ impl<U: Message + Default> Decoder for BoundedDecoder<U> {
             };
             Problem::invalid("message", text)
         })?;
+        if let Some(share) = &mut self.share {
+            share.grow_to(message.remaining() as u64)?;
+        }
         self.decoder.decode(message)
     }
 

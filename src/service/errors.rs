@@ -158,6 +158,23 @@ fn tell(problem: Problem) -> Told {
             format!("{limit} streams are open, which is the limit: close one, or send several requests over one"),
         )
         .retry(RETRY_SOON),
+        Problem::StreamsTooLarge { held, asked, limit } => Told::new(
+            Code::ResourceExhausted,
+            "TOO_MANY_STREAMS",
+            format!(
+                "the open streams hold {held} for their largest messages, this message takes {asked} more and {limit} \
+                 may be held: close streams, or send smaller messages"
+            ),
+        )
+        .retry(RETRY_SOON),
+        Problem::StreamIdle { limit } => Told::new(
+            Code::DeadlineExceeded,
+            "LATE",
+            format!(
+                "nothing was sent over the stream for {} s: open another when there is more to ask",
+                limit.as_secs()
+            ),
+        ),
         Problem::TokenizerFull { unit, waiting, asked, limit } => Told::new(
             Code::ResourceExhausted,
             "QUEUE_FULL",

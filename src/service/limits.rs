@@ -28,6 +28,12 @@ pub struct Limits {
     /// How long health says NOT_SERVING before the port is closed, so that load balancers can look elsewhere.
     pub drain_notice: Duration,
     /// How long accepted calls may take to finish after that. What is left then is cut off.
+    /// How long a stream may stay open on which nothing is sent, received or in flight. Beyond: DEADLINE_EXCEEDED.
+    /// Raising it costs host memory for clients that have forgotten theirs.
+    pub stream_idle: Duration,
+    /// Host memory that open streams may hold for the largest messages that each has had. Beyond: RESOURCE_EXHAUSTED
+    /// for the stream whose message is larger. Raising it costs as much host memory.
+    pub streams_held: Bytes,
     pub drain_bound: Duration,
 }
 
@@ -45,6 +51,8 @@ impl Default for Limits {
         }
     }
 }
+            stream_idle: Duration::from_secs(300),
+            streams_held: Bytes::mib(1024),
 
 impl Limits {
     /// The message limit in the type that the transport takes.

@@ -1,5 +1,7 @@
 //! What can be wrong with a call, before anything is said about it.
 
+use std::time::Duration;
+
 use super::access::Refusal;
 use super::port::ReloadRefusal;
 use crate::admission::Rejection;
@@ -37,6 +39,10 @@ pub(crate) enum Problem {
     GoingDown,
     /// Too many streams of inferences are open.
     TooManyStreams { limit: u32 },
+    /// Open streams hold too much memory for their messages.
+    StreamsTooLarge { held: Bytes, asked: Bytes, limit: Bytes },
+    /// Nothing has happened on a stream for so long.
+    StreamIdle { limit: Duration },
     /// Too many rows, or bytes of them, wait for the tokenizer.
     TokenizerFull { unit: &'static str, waiting: u64, asked: u64, limit: u64 },
     /// The server's own code panicked; the log has the text.

@@ -17,6 +17,7 @@ use tonic_health::server::health_reporter;
 
 use super::access::{Door, Guarded};
 use super::call::CallLayer;
+use super::carried::Held;
 use super::context::Context;
 use super::health::{Health, service_name};
 use super::limits::Limits;
@@ -107,6 +108,7 @@ pub async fn serve<E: Inference + Operations>(
     let (notice, bound) = (limits.drain_notice, limits.drain_bound);
     let message_size = limits.message_size();
     let (message_limit, streams) = (limits.message, limits.streams);
+    let held = Arc::new(Held::new(limits.streams_held));
     let context = Arc::new(Context::new(engine, limits, traces.clone(), draining.clone(), reload)?);
     let in_flight = context.in_flight.clone();
     let (reporter, health_service) = health_reporter();
@@ -205,6 +207,7 @@ pub async fn serve<E: Inference + Operations>(
                 access: access.clone(),
                 door,
                 traces: traces.clone(),
+                held: held.clone(),
             })
             .add_routes(routes.clone())
             // The signal is the end of what comes in: what has come until then is still served.

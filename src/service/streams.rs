@@ -8,12 +8,15 @@ use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Status, Streaming};
 use tracing::Instrument;
 
+use super::activity::{Activity, Busy};
 use super::call::Arrival;
+use super::carried::Carried;
 use super::context::Context;
 use super::errors::{Problem, rephrase_transport};
 use super::port::Inference;
@@ -39,11 +42,14 @@ enum Next<A> {
 }
 
 /// A request in flight. Dropping it, as the stream does when the client has gone, cancels it.
-struct Running<A>(JoinHandle<Result<A, Status>>);
+struct Running<A> {
+    task: JoinHandle<Result<A, Status>>,
+    _busy: Busy,
+}
 
 impl<A> Drop for Running<A> {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 
@@ -51,6 +57,14 @@ impl<A> Drop for Running<A> {
 struct OpenCall {
     arrival: Arrival,
     traced: Option<CallSpan>,
+    carried: Option<Carried>,
+}
+
+impl OpenCall {
+    /// Whether who has opened the stream may still send: tokens end, and are taken back.
+    fn check(&self) -> Result<(), Problem> {
+        self.carried.as_ref().map_or(Ok(()), |carried| carried.pass.check())
+    }
 }
 
 /// Opens a stream whose requests `answer` answers.
@@ -73,11 +87,31 @@ where
     let guard = (permit, InFlight::enter(&context.in_flight), traced.clone());
     let (sender, receiver) = mpsc::channel(context.limits.stream_requests.max(1) as usize);
     let Manners { panicked, drained } = manners;
-    let call = OpenCall { arrival, traced };
+    let call = OpenCall { arrival, traced, carried: Carried::current() };
     tokio::spawn(read(context, call, requests, sender, answer, drained).in_current_span());
     Ok(Box::pin(
         ReceiverStream::new(receiver).then(move |next| write(next, panicked)).map(move |answer| hold(&guard, answer)),
     ))
+}
+
+/// The next message of a call that many are sent in and one answers.
+///
+/// # Errors
+/// The stream is broken, nothing comes, who sends it may not any more, or the server goes down.
+pub(crate) async fn next<E: Inference, R>(
+    context: &Context<E>,
+    messages: &mut Streaming<R>,
+) -> Result<Option<R>, Status> {
+    let (mut draining, limit) = (context.draining.clone(), context.limits.stream_idle);
+    let message = tokio::select! {
+        message = messages.message() => message?,
+        () = sleep(limit) => return Err(Problem::StreamIdle { limit }.into()),
+        _ = draining.wait_for(|draining| *draining) => return Err(Problem::GoingDown.into()),
+    };
+    if let Some(carried) = Carried::current() {
+        carried.pass.check()?;
+    }
+    Ok(message)
 }
 
 /// The stream counts as open until its writer is dropped, and its span lasts as long.
@@ -87,15 +121,16 @@ fn hold<T>(_guard: &(OwnedSemaphorePermit, InFlight, Option<CallSpan>), answer: 
 
 async fn write<A>(next: Next<A>, panicked: fn() -> Result<A, Status>) -> Result<A, Status> {
     match next {
-        Next::Answer(mut running) => (&mut running.0).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "a request of a stream panicked");
+        Next::Answer(mut running) => (&mut running.task).await.unwrap_or_else(|_| {
+            // Without the panic's text, which may hold a piece of the client's.
+            tracing::error!("a request of a stream panicked");
             panicked()
         }),
         Next::Broken(status) => Err(status),
     }
 }
 
-/// Reads requests until the client has sent its last, has gone, or the server goes down.
+/// Reads requests until the client has sent its last, has gone, sends nothing any more or may not, or the server goes down.
 async fn read<E, R, A, F>(
     context: Arc<Context<E>>,
     call: OpenCall,
@@ -110,12 +145,17 @@ async fn read<E, R, A, F>(
     F: Future<Output = Result<A, Status>> + Send + 'static,
 {
     let mut draining = context.draining.clone();
+    let (activity, limit) = (Activity::new(), context.limits.stream_idle);
     loop {
         // A place in the channel first: a request is read only when it may start. One answer is with the writer.
         let Ok(place) = sender.reserve().await else { return };
         let read = tokio::select! {
             read = requests.message() => read,
             () = sender.closed() => return,
+            () = activity.ceases(limit) => {
+                place.send(Next::Broken(Problem::StreamIdle { limit }.into()));
+                return;
+            }
             _ = draining.wait_for(|draining| *draining) => {
                 if let Some(status) = drained() {
                     place.send(Next::Broken(status));
@@ -125,13 +165,17 @@ async fn read<E, R, A, F>(
         };
         match read {
             Ok(Some(request)) => {
+                if let Err(problem) = call.check() {
+                    place.send(Next::Broken(problem.into()));
+                    return;
+                }
                 let arrival = Arrival { at: Instant::now(), deadline: call.arrival.deadline };
                 let answer = answer(context.clone(), arrival, request).in_current_span();
-                let running = match &call.traced {
+                let task = match &call.traced {
                     Some(traced) => tokio::spawn(traced.message().carry(answer)),
                     None => tokio::spawn(answer),
                 };
-                place.send(Next::Answer(Running(running)));
+                place.send(Next::Answer(Running { task, _busy: activity.begin() }));
             }
             Ok(None) => return,
             Err(status) => {

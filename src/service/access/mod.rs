@@ -13,6 +13,7 @@
 mod guard;
 mod methods;
 mod pages;
+mod pass;
 mod refusal;
 mod tokens;
 
@@ -24,6 +25,7 @@ use std::time::SystemTime;
 pub(crate) use guard::{Guarded, guard};
 #[cfg(test)]
 pub(super) use methods::admin_paths;
+pub(crate) use pass::Pass;
 pub(crate) use refusal::Refusal;
 use tokens::{Tokens, Verdict};
 

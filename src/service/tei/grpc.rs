@@ -287,15 +287,9 @@ impl<E: Inference> Tei<E> {
     async fn gather(&self, mut messages: Streaming<wire::RerankStreamRequest>) -> Result<wire::RerankRequest, Status> {
         let permit = self.context.streams.clone().try_acquire_owned();
         let _permit = permit.map_err(|_| Problem::TooManyStreams { limit: self.context.limits.streams })?;
-        let mut draining = self.context.draining.clone();
         let mut gathered: Option<wire::RerankRequest> = None;
         let mut bytes = Bytes::ZERO;
-        loop {
-            let message = tokio::select! {
-                message = messages.message() => message?,
-                _ = draining.wait_for(|draining| *draining) => return Err(Problem::GoingDown.into()),
-            };
-            let Some(message) = message else { break };
+        while let Some(message) = streams::next(&self.context, &mut messages).await? {
             let rerank = gathered.get_or_insert_with(|| wire::RerankRequest {
                 query: message.query.clone(),
                 texts: Vec::new(),

@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tonic::{Code, Status};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Endpoint;
+use tonic::{Code, Request, Status};
 
-use super::harness::assert_told;
+use super::harness::{assert_told, texts};
 use super::secured::{Files, Secured, call};
 use crate::service::SecurityFiles;
 use crate::service::access::admin_paths;
+use crate::service::proto::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
 
 const CALLER: &str = "caller-caller-caller";
 const ADMIN: &str = "admin-admin-admin-admin";
@@ -132,6 +136,29 @@ async fn a_file_of_tokens_that_is_replaced_counts() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(opens(NEXT).await && !opens(CALLER).await);
+}
+
+#[tokio::test]
+async fn a_token_that_is_taken_back_ends_what_it_has_opened() {
+    const NEXT: &str = "next-next-next-next";
+    let files = Files::new();
+    let tokens = files.write("tokens", CALLER);
+    let server = Secured::start(SecurityFiles { tokens: Some(&tokens), ..SecurityFiles::default() }).await;
+    let channel = Endpoint::from_shared(format!("http://{}", server.grpc)).unwrap().connect().await.unwrap();
+    let (requests, receiver) = mpsc::channel(1);
+    let mut request = Request::new(ReceiverStream::new(receiver));
+    request.metadata_mut().insert("authorization", bearer(CALLER).parse().unwrap());
+    let answers = GrpcInferenceServiceClient::new(channel).model_stream_infer(request).await;
+    let mut answers = answers.unwrap().into_inner();
+    requests.send(texts("embed", &["web"])).await.unwrap();
+    assert!(answers.message().await.unwrap().unwrap().error_message.is_empty());
+    files.write("tokens", NEXT);
+    while call(server.grpc, LIVE, Some(&bearer(NEXT))).await.is_err() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    requests.send(texts("embed", &["web"])).await.unwrap();
+    let status = answers.message().await.unwrap_err();
+    assert_told(&status, Code::Unauthenticated, &["no token that is known"]);
 }
 
 fn is_refusal(status: &Status) -> bool {

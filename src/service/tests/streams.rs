@@ -13,6 +13,9 @@ use crate::service::Limits;
 use crate::service::proto::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
 use crate::service::proto::inference::infer_parameter::ParameterChoice;
 use crate::service::proto::inference::{ModelInferRequest, ModelStreamInferResponse};
+use crate::service::proto::tei::RerankStreamRequest;
+use crate::service::proto::tei::rerank_client::RerankClient;
+use crate::units::Bytes;
 
 type Requests = mpsc::Sender<ModelInferRequest>;
 
@@ -115,7 +118,6 @@ async fn streams_are_bounded_and_come_back() {
 
 #[tokio::test]
 async fn case_31_a_message_over_the_limit_ends_the_stream_not_the_connection() {
-    use crate::units::Bytes;
     let server = TestServer::with(Limits { message: Bytes::kib(64), ..Limits::default() }).await;
     let (requests, mut answers) = open(&server).await;
     requests.send(numbered(0, "web")).await.unwrap();
@@ -123,5 +125,63 @@ async fn case_31_a_message_over_the_limit_ends_the_stream_not_the_connection() {
     assert_eq!(answers.message().await.unwrap().unwrap().infer_response.unwrap().id, "0");
     let status = answers.message().await.unwrap_err();
     assert_told(&status, Code::OutOfRange, &["65536", "64.0 KiB"]);
+    assert_serves(&server).await;
+}
+
+#[tokio::test]
+async fn a_stream_on_which_nothing_happens_is_ended() {
+    let idle = Duration::from_millis(300);
+    let server = TestServer::with(Limits { stream_idle: idle, ..Limits::default() }).await;
+    // A request in flight is something.
+    server.engine.hold();
+    let (requests, mut answers) = open(&server).await;
+    requests.send(numbered(0, "web")).await.unwrap();
+    server.engine.rows_waiting(1).await;
+    assert!(timeout(idle * 3, answers.message()).await.is_err());
+    server.engine.release();
+    assert!(answers.message().await.unwrap().unwrap().error_message.is_empty());
+    requests.send(numbered(1, "web")).await.unwrap();
+    assert!(answers.message().await.unwrap().unwrap().error_message.is_empty());
+    let status = answers.message().await.unwrap_err();
+    assert_told(&status, Code::DeadlineExceeded, &["nothing was sent", "open another"]);
+    let (sender, receiver) = mpsc::channel::<RerankStreamRequest>(1);
+    let mut client = RerankClient::new(server.channel.clone());
+    let status = client.rerank_stream(ReceiverStream::new(receiver)).await.unwrap_err();
+    assert_told(&status, Code::DeadlineExceeded, &["nothing was sent"]);
+    drop(sender);
+    assert_serves(&server).await;
+}
+
+#[tokio::test]
+async fn what_open_streams_keep_for_large_messages_is_bounded() {
+    let server = TestServer::with(Limits { streams_held: Bytes::mib(3), ..Limits::default() }).await;
+    let large = "x".repeat(1 << 20);
+    let mut streams = Vec::new();
+    for number in 0..2 {
+        let (requests, mut answers) = open(&server).await;
+        for _ in 0..3 {
+            requests.send(numbered(number, &large)).await.unwrap();
+            answers.message().await.unwrap().unwrap();
+        }
+        streams.push((requests, answers));
+    }
+    let (requests, mut answers) = open(&server).await;
+    requests.send(numbered(2, "web")).await.unwrap();
+    assert!(answers.message().await.unwrap().unwrap().error_message.is_empty());
+    requests.send(numbered(3, &large)).await.unwrap();
+    let status = answers.message().await.unwrap_err();
+    assert_told(&status, Code::ResourceExhausted, &["2.00 MiB", "3.00 MiB"]);
+    // A call that is no stream keeps nothing.
+    server.infer(texts("embed", &[&large])).await.unwrap();
+    drop(streams);
+    // The server learns of the client's going when it gets round to it.
+    loop {
+        let (requests, mut answers) = open(&server).await;
+        requests.send(numbered(4, &large)).await.unwrap();
+        match answers.message().await {
+            Ok(_) => break,
+            Err(status) => assert_eq!(status.code(), Code::ResourceExhausted),
+        }
+    }
     assert_serves(&server).await;
 }

@@ -22,9 +22,9 @@ const PATH_MAX: usize = 128;
 /// What is called.
 #[derive(Clone, Copy, Debug)]
 pub enum Call<'a> {
-    /// A method over gRPC, by its path: `/package.Service/Method`.
+    /// A method over gRPC.
     Grpc {
-        /// The path.
+        /// The path, `/package.Service/Method`; empty if there is no such method.
         path: &'a str,
     },
     /// A route over HTTP.
