@@ -14,10 +14,12 @@ use tower::{Layer, Service};
 use tracing::{Instrument, Span, field};
 
 use super::access::{Access, Door, Pass};
+use super::arriving::timely;
 use super::carried::{Carried, Held};
 use super::errors::rephrase_transport;
 use super::schema::SCHEMA;
 use super::server::{Count, InFlight};
+use super::transport::{OfConnection, lasting};
 use crate::telemetry::traces::{Call, Traces};
 use crate::units::Bytes;
 
@@ -118,6 +120,7 @@ pub(crate) struct CallLayer {
     pub(crate) door: Door,
     pub(crate) traces: Traces,
     pub(crate) held: Arc<Held>,
+    pub(crate) message_time: Duration,
 }
 
 impl<S> Layer<S> for CallLayer {
@@ -164,7 +167,9 @@ where
         // Health watches and reflection streams last as long as their clients like; a drain does not wait for them.
         let is_work = !path.starts_with("/grpc.");
         let counted = is_work.then(|| InFlight::enter(&self.layer.in_flight));
-        let CallLayer { message_limit: limit, ref access, door, ref traces, .. } = self.layer;
+        let connection = request.extensions().get::<OfConnection>().cloned();
+        let connection = connection.map(|connection| (connection.calls.begin(), connection));
+        let CallLayer { message_limit: limit, message_time, ref access, door, ref traces, .. } = self.layer;
         let admitted = access.admit(path, request.headers(), door);
         // Who is not let in fills no collector.
         let is_traced = is_work && admitted.is_ok();
@@ -176,6 +181,9 @@ where
             let pass = Arc::new(Pass::new(access, path, request.headers(), door));
             Carried { pass, held: self.layer.held.clone() }
         });
+        // Of a stream nobody can say when its next message is due.
+        let is_timed = SCHEMA.knows(path) && carried.is_none();
+        let request = if is_timed { timely(request, message_time) } else { request };
         let answer = admitted.map(|()| self.inner.call(request));
         let observed = async move {
             let response = match (answer, carried) {
@@ -189,7 +197,12 @@ where
             if let Some(told) = told {
                 told.note_grpc_status(named.as_ref().or(status.as_ref()).map_or(Code::Ok, Status::code) as i32);
             }
-            let Some(status) = status else { return Ok(response) };
+            let Some(status) = status else {
+                return Ok(match connection {
+                    Some((busy, connection)) => lasting(response, connection, busy),
+                    None => response,
+                });
+            };
             tracing::debug!(code = ?status.code(), elapsed_us = arrival.at.elapsed().as_micros() as u64, "call failed");
             Ok(named.map_or(response, Status::into_http))
         };

@@ -25,6 +25,7 @@ mod results;
 mod spans;
 mod tasks;
 mod activity;
+mod arriving;
 mod streams;
 mod oip;
 mod own;

@@ -108,7 +108,7 @@ pub async fn serve<E: Inference + Operations>(
     let (notice, bound) = (limits.drain_notice, limits.drain_bound);
     let message_size = limits.message_size();
     let (message_limit, streams) = (limits.message, limits.streams);
-    let held = Arc::new(Held::new(limits.streams_held));
+    let (held, message_time) = (Arc::new(Held::new(limits.streams_held)), limits.message_time);
     let context = Arc::new(Context::new(engine, limits, traces.clone(), draining.clone(), reload)?);
     let in_flight = context.in_flight.clone();
     let (reporter, health_service) = health_reporter();
@@ -208,6 +208,7 @@ pub async fn serve<E: Inference + Operations>(
                 door,
                 traces: traces.clone(),
                 held: held.clone(),
+                message_time,
             })
             .add_routes(routes.clone())
             // The signal is the end of what comes in: what has come until then is still served.

@@ -1,14 +1,18 @@
 //! Message sizes and compression: up to the limit everything passes, beyond it the status names the limit, and the
 //! connection stays usable.
 
+use std::time::Duration;
+
 use prost::Message;
-use tonic::Code;
 use tonic::codec::CompressionEncoding;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::{Code, Request};
+use tonic_prost::ProstCodec;
 
 use super::fake::WIDE;
 use super::harness::{TestServer, assert_serves, assert_told, raw_i64, tensor, texts, token_ids, typed_texts};
 use crate::service::Limits;
-use crate::service::proto::inference::ModelInferRequest;
+use crate::service::proto::inference::{ModelInferRequest, ModelInferResponse};
 use crate::service::proto::plimsoll::embed_client::EmbedClient;
 use crate::service::proto::plimsoll::{EmbedRequest, TokenIds};
 use crate::units::Bytes;
@@ -64,10 +68,6 @@ async fn a_message_of_many_empty_fields_is_refused_before_it_is_read() {
     assert_serves(&server).await;
 }
 
-#[tokio::test]
-async fn case_31_a_smaller_limit_is_named_in_both_directions() {
-    let server = TestServer::with(Limits { message: Bytes::kib(100), request_rows: 1000, ..Limits::default() }).await;
-    let status = server.infer(of_size(MIB)).await.unwrap_err();
 /// A client that has begun to send and does not go on.
 #[tokio::test]
 async fn a_message_that_does_not_come_is_not_waited_for() {
@@ -106,6 +106,10 @@ async fn fields_of_messages_within_are_counted() {
     assert_serves(&server).await;
 }
 
+#[tokio::test]
+async fn case_31_a_smaller_limit_is_named_in_both_directions() {
+    let server = TestServer::with(Limits { message: Bytes::kib(100), request_rows: 1000, ..Limits::default() }).await;
+    let status = server.infer(of_size(MIB)).await.unwrap_err();
     assert_told(&status, Code::OutOfRange, &["1048576 bytes", "102400", "100 KiB"]);
     // 50 rows of 1,024 numbers are 200 KiB. The refusal costs no step.
     let ids = |rows: usize| vec![5; rows];

@@ -9,7 +9,8 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::connection::{Connection, Stream, Written};
+use super::connection::{Connection, Place, Stream, Written};
+use super::peers::Peers;
 use super::tls::{Protocol, Tls};
 
 /// How long a client may take for its handshake. What it does not finish costs some KiB and a socket meanwhile.
@@ -18,6 +19,9 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
 /// Connections of a listener at a time, those in handshake among them. Beyond, they wait in the system's queue: a process
 /// has files to open beside them.
 const CONNECTIONS_MAX: usize = 8192;
+
+/// Those of one peer, so that it leaves some for others. Beyond, they are closed at once.
+const CONNECTIONS_OF_ONE: usize = CONNECTIONS_MAX / 2;
 
 /// Connections that are ready and that nobody has taken yet.
 const READY_MAX: usize = 64;
@@ -69,7 +73,7 @@ async fn accept(
     ready: mpsc::Sender<Connection>,
     mut stopped: watch::Receiver<()>,
 ) {
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let (places, peers) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), Peers::new(CONNECTIONS_OF_ONE));
     let mut refused = false;
     loop {
         let accepted = async {
@@ -82,8 +86,8 @@ async fn accept(
             _ = stopped.changed() => return,
             () = ready.closed() => return,
         };
-        let (stream, place) = match accepted {
-            (Ok((stream, _)), Ok(place)) => (stream, place),
+        let (stream, address, place) = match accepted {
+            (Ok((stream, address)), Ok(place)) => (stream, address.ip(), place),
             // Nobody closes the semaphore.
             (_, Err(_)) => return,
             (Err(error), _) => {
@@ -99,6 +103,11 @@ async fn accept(
             }
         };
         refused = false;
+        let Some(peer) = peers.enter(address) else {
+            tracing::debug!(%address, most = CONNECTIONS_OF_ONE, "a connection of a peer that has too many is closed");
+            continue;
+        };
+        let place = Place { _of_all: place, _of_peer: peer };
         // Small messages are not to wait for one another.
         let _ = stream.set_nodelay(true);
         let (Accepting { tls, protocol, written }, ready) = (accepting.clone(), ready.clone());
