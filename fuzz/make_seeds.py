@@ -431,6 +431,8 @@ def seed_messages():
         ("unload", {"parameters": {"unload_dependents": True}}),
         ("trace", {"trace_level": None}),
         ("log", {}),
+        ("similarity", {"inputs": {"source_sentence": "a", "sentences": ["b", "🦀"]}, "parameters": {"truncate": True}}),
+        ("embedders-root", {"options": {"a": [1]}, "inputs": {"source_sentence": "a", "sentences": ["b"]}}),
     ]):
         keep("http_json", name, chr(ord("a") + at) + compact(message))
     keep("http_json", "one-text", 'a{"inputs":"\\ud83e\\udd80 \\u0000"}')

@@ -54,7 +54,7 @@ pub fn rest_infer(data: &[u8]) {
 }
 
 /// Where JSON is posted to, by the letters from `a` on.
-const ROUTES: [&str; 12] = [
+const ROUTES: [&str; 14] = [
     "/models/tiny-embed/embed",
     "/models/tiny-section/predict",
     "/models/tiny-rerank/rerank",
@@ -67,6 +67,8 @@ const ROUTES: [&str; 12] = [
     "/v2/repository/models/tiny-embed/unload",
     "/v2/trace/setting",
     "/v2/logging",
+    "/models/tiny-embed/similarity",
+    "/models/tiny-embed",
 ];
 
 /// A message in JSON of text-embeddings-inference, of OpenAI's interface or of the Open Inference Protocol's

@@ -32,6 +32,7 @@ pub(crate) struct Context<E> {
     pub(crate) reload: Option<Arc<dyn Reload>>,
     /// One permit for each stream of inferences.
     pub(crate) streams: Arc<Semaphore>,
+    /// What `device_kind` has been told.
     device_kind: OnceCell<&'static str>,
     /// Time that the host spent for each model that was asked, by its number.
     host_times: Mutex<HashMap<ModelId, Arc<HostTimes>>>,
