@@ -12,7 +12,7 @@ use tonic_types::{ErrorDetails, StatusExt};
 
 use super::port::ReloadRefusal;
 pub(crate) use super::problem::Problem;
-use crate::admission::{LateAt, QueueLimit, Rejection, TooLarge};
+use super::rejections;
 use crate::engine::{BudgetError, ChangeRefusal, Failure, TraceError};
 use crate::units::Bytes;
 
@@ -46,15 +46,15 @@ impl From<Problem> for Told {
 }
 
 impl Told {
-    fn new(code: Code, reason: &'static str, text: String) -> Told {
+    pub(super) fn new(code: Code, reason: &'static str, text: String) -> Told {
         Told { code, reason, text, field: None, retry: None }
     }
 
-    fn field(self, field: impl Into<String>) -> Told {
+    pub(super) fn field(self, field: impl Into<String>) -> Told {
         Told { field: Some(field.into()), ..self }
     }
 
-    fn retry(self, after: Duration) -> Told {
+    pub(super) fn retry(self, after: Duration) -> Told {
         Told { retry: Some(after), ..self }
     }
 }
@@ -189,7 +189,7 @@ fn tell(problem: Problem) -> Told {
             "the server failed on this request and serves on; its log has the cause".to_owned(),
         ),
         Problem::NotOffered(text) => Told::new(Code::Unimplemented, "NOT_OFFERED", text.to_owned()),
-        Problem::Failed { model, failure: Failure::Rejected(rejection) } => tell_rejection(&model, rejection),
+        Problem::Failed { model, failure: Failure::Rejected(rejection) } => rejections::tell(&model, rejection),
         Problem::Failed { model, failure: Failure::Fault(_) } => Told::new(
             Code::Internal,
             "FAULT",
@@ -230,119 +230,6 @@ fn tell_trace(model: &str, error: TraceError) -> Told {
         TraceError::Busy { .. } => Told::new(Code::ResourceExhausted, "QUEUE_FULL", text).retry(RETRY_SOON),
         TraceError::NotRecorded => Told::new(Code::Unimplemented, "NOT_OFFERED", text),
         TraceError::Failed(failure) => tell(Problem::Failed { model: model.to_owned(), failure }),
-    }
-}
-
-fn unit(limit: QueueLimit) -> &'static str {
-    match limit {
-        QueueLimit::Rows => "rows",
-        QueueLimit::Tokens => "tokens",
-        QueueLimit::HostBytes => "bytes",
-    }
-}
-
-fn tell_rejection(model: &str, rejection: Rejection) -> Told {
-    let told = match rejection {
-        Rejection::Empty => {
-            Told::new(Code::InvalidArgument, "EMPTY", "the request has no rows: send at least one".to_owned())
-                .field("rows")
-        }
-        Rejection::TooLarge(TooLarge::Length { row, needed, possible }) => Told::new(
-            Code::InvalidArgument,
-            "TOO_LARGE",
-            format!(
-                "row {row} has {needed} tokens and model '{model}' takes {possible}: shorten it, or ask for truncation"
-            ),
-        )
-        .field(format!("rows[{row}]")),
-        Rejection::TooLarge(TooLarge::Rows { needed, possible }) => Told::new(
-            Code::InvalidArgument,
-            "TOO_LARGE",
-            format!("the request has {needed} rows and may have {possible}: send it in parts"),
-        )
-        .field("rows"),
-        Rejection::TooLarge(TooLarge::Workspace { needed, possible }) => Told::new(
-            Code::InvalidArgument,
-            "TOO_LARGE",
-            format!(
-                "the longest row alone needs {needed} and model '{model}' can never be given more than {possible}: \
-                 shorten it, or raise the model's limit"
-            ),
-        )
-        .field("rows"),
-        Rejection::TooLarge(TooLarge::Queue { limit, needed, possible }) => {
-            let unit = unit(limit);
-            Told::new(
-                Code::InvalidArgument,
-                "TOO_LARGE",
-                format!(
-                    "the request has {needed} {unit} and the queue of model '{model}' takes {possible} at most: send it in \
-                     parts"
-                ),
-            )
-            .field("rows")
-        }
-        Rejection::QueueFull { limit, waiting, asked, allowed, .. } => {
-            let unit = unit(limit);
-            Told::new(
-                Code::ResourceExhausted,
-                "QUEUE_FULL",
-                format!(
-                    "the queue of model '{model}' is full: {waiting} {unit} wait, this request has {asked} and \
-                     {allowed} may wait: try again later, or send less at once"
-                ),
-            )
-        }
-        Rejection::Late { at, waited } => {
-            let place = match at {
-                LateAt::Admission => "before it was queued: the deadline is too short for the work ahead of it",
-                LateAt::Queue => "while it waited; it never ran",
-                LateAt::Step => "while it ran; its result is thrown away",
-            };
-            Told::new(Code::DeadlineExceeded, "LATE", format!("the deadline was missed after {waited}, {place}"))
-        }
-        Rejection::Cancelled => Told::new(Code::Cancelled, "CANCELLED", "the client cancelled the request".to_owned()),
-        Rejection::OutOfMemory { needed, available, .. } => Told::new(
-            Code::ResourceExhausted,
-            "OUT_OF_MEMORY",
-            format!(
-                "model '{model}' needs {needed} for the smallest step and {available} could be given: try again later"
-            ),
-        ),
-        Rejection::NotLoaded => Told::new(
-            Code::Unavailable,
-            "NOT_LOADED",
-            format!("model '{model}' is not loaded: load it with plimsoll.v1.Models/Load or RepositoryModelLoad"),
-        ),
-        Rejection::Loading { .. } => Told::new(
-            Code::Unavailable,
-            "LOADING",
-            format!("model '{model}' is being loaded and is not ready yet: try again later"),
-        ),
-        Rejection::Draining => Told::new(
-            Code::Unavailable,
-            "DRAINING",
-            format!("model '{model}' is being unloaded or the server is going down: try another server"),
-        ),
-        Rejection::DoesNotFit { needed, available, .. } => Told::new(
-            Code::ResourceExhausted,
-            "DOES_NOT_FIT",
-            format!(
-                "loading model '{model}' needs {needed} and {available} can be given, evictions included: unload or \
-                 unpin another model, or raise the budget"
-            ),
-        ),
-        Rejection::Broken => Told::new(
-            Code::FailedPrecondition,
-            "BROKEN",
-            format!(
-                "model '{model}' could not be loaded; the server's log and plimsoll.v1.Models/List have the reason"
-            ),
-        ),
-    };
-    match rejection.retry_after() {
-        Some(after) => told.retry(after.into()),
-        None => told,
     }
 }
 

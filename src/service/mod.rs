@@ -10,6 +10,7 @@ pub mod proto;
 mod limits;
 mod port;
 mod errors;
+mod rejections;
 mod problem;
 mod call;
 mod schema;

@@ -36,7 +36,7 @@ def test_settings_and_keys():
 
 
 def test_reasons_of_errors():
-    files = [(ROOT / "src/service" / name).read_text() for name in ("errors.rs", "access/refusal.rs")]
+    files = [(ROOT / "src/service" / name).read_text() for name in ("errors.rs", "rejections.rs", "access/refusal.rs")]
     code = "".join(text.split("#[cfg(test)]")[0] for text in files)
     made = set(re.findall(r'"([A-Z][A-Z_]{3,})"', code))
     assert len(made) > 20

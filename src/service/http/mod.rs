@@ -105,7 +105,7 @@ async fn count<E: Inference>(State(context): State<Arc<Context<E>>>, request: Re
 
 /// What asks every few seconds is no call that anybody looks for.
 fn is_probe(path: &str) -> bool {
-    path == "/health" || path.starts_with("/v2/health/")
+    matches!(path, "/health" | "/ping") || path.starts_with("/v2/health/")
 }
 
 /// Whose answer a call wants, by its path or its header.
