@@ -51,7 +51,7 @@ impl Default for Limits {
             tokenizer_bytes: Bytes::mib(256),
             streams: 1000,
             stream_requests: 64,
-            stream_idle: Duration::from_secs(300),
+            stream_idle: Duration::from_secs(1800),
             streams_held: Bytes::mib(1024),
             drain_notice: Duration::from_millis(500),
             drain_bound: Duration::from_secs(30),
