@@ -155,16 +155,15 @@ impl Core {
         // It may have freed what lay in the way of a trim.
         self.trims_again_at = now;
         let Ran { model, rows, mut observed, resident, .. } = ran;
-        let fault = |row: &Result<_, RowFailure>| match row {
-            Err(RowFailure::Fault(fault)) => Some(fault.clone()),
-            _ => None,
-        };
-        let probe_fault = rows.iter().find_map(fault).filter(|_| step.purpose == Purpose::Probe);
         let shape = step.shape;
-        let lost = rows.iter().find_map(|row| match row {
-            Err(RowFailure::Fault(fault @ Fault::DeviceLost { .. })) => Some(fault.clone()),
-            _ => None,
-        });
+        let faults = || {
+            rows.iter().filter_map(|row| match row {
+                Err(RowFailure::Fault(fault)) => Some(fault),
+                _ => None,
+            })
+        };
+        let lost = faults().find(|fault| matches!(fault, Fault::DeviceLost { .. })).cloned();
+        let probe_fault = (step.purpose == Purpose::Probe).then(|| faults().next().cloned()).flatten();
         if let Some(fault) = &lost {
             self.lose_device(fault);
         }
