@@ -12,7 +12,7 @@ pub enum Rung {
     Halve,
     /// Rung 3: evict the least recently used idle unpinned model, run the same part again.
     Evict,
-    /// Rung 4: refuse the row with numbers and a retry hint; the step's other parts go on.
+    /// Rung 4: give the row up with numbers; the step's other parts go on. Whether it is tried again is the scheduler's to say.
     Refuse,
 }
 

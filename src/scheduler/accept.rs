@@ -93,6 +93,10 @@ impl Scheduler {
                     Some(Rejection::Loading { retry_after: lane.settings.load_timeout })
                 }
             },
+            Expiry::Hold => {
+                self.release(id);
+                None
+            }
             Expiry::Memory => self.still_blocked(now, id).map(|blocked| self.out_of_memory(blocked)),
             Expiry::Stuck => {
                 let nothing =

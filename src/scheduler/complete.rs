@@ -23,7 +23,7 @@ const NEWEST: f64 = 0.1;
 pub struct Completed {
     /// All their rows have results.
     pub finished: Vec<RequestId>,
-    /// They got no memory even after the whole ladder.
+    /// They got no memory even after the whole ladder, for as long as they may be tried.
     pub rejected: Vec<(RequestId, Rejection)>,
     /// The step failed under them; the engine knows the fault.
     pub faulted: Vec<RequestId>,
@@ -33,7 +33,9 @@ impl Scheduler {
     /// Takes back a step and says which requests are answered by it. Those cancelled or expired meanwhile are not named.
     ///
     /// `refused` are indices of members that the ladder had to refuse although others of the step have results; with
-    /// [`Outcome::OutOfMemory`] and none named, all are refused.
+    /// [`Outcome::OutOfMemory`] and none named, all are refused. They wait again, for [`Settings::denied_wait_max`] at most.
+    ///
+    /// [`Settings::denied_wait_max`]: super::settings::Settings::denied_wait_max
     ///
     /// # Panics
     /// When the step is not the one that the device was given first of those in flight.
@@ -70,18 +72,24 @@ impl Scheduler {
                 lane.drain.record(step.members.len() as u64, now.since(since));
                 lane.last_step = now;
                 self.usual_step = average(self.usual_step, seen.time);
-                self.settle(&step.members, seen, refused, ceiling)
+                self.settle(now, &step.members, seen, refused, ceiling)
             }
         }
     }
 
     /// Moves the members of a step out of flight.
-    fn settle(&mut self, members: &[Member], seen: &Observed, refused: &[usize], available: Bytes) -> Completed {
+    fn settle(
+        &mut self,
+        now: Timestamp,
+        members: &[Member],
+        seen: &Observed,
+        refused: &[usize],
+        available: Bytes,
+    ) -> Completed {
         let mut completed = Completed::default();
         for (position, member) in members.iter().enumerate() {
             let Some(request) = self.requests.get_mut(&member.request) else { continue };
             let Work::Row { index } = member.work else { unreachable!("only whole rows are chosen") };
-            request.finish(index);
             let is_refused = match seen.outcome {
                 Outcome::Faulted => {
                     self.forget(member.request);
@@ -92,11 +100,17 @@ impl Scheduler {
                 Outcome::Done => refused.contains(&position),
             };
             if is_refused {
+                if self.wait_again(now, member.request, index) {
+                    continue;
+                }
                 let needed = seen.peak.max(available + Bytes::new(1));
                 let retry_after = self.settings.memory_wait_max;
                 self.forget(member.request);
                 completed.rejected.push((member.request, Rejection::OutOfMemory { needed, available, retry_after }));
-            } else if request.is_done() {
+                continue;
+            }
+            request.finish(index);
+            if request.is_done() {
                 self.forget(member.request);
                 completed.finished.push(member.request);
             }

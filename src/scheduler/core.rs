@@ -162,8 +162,7 @@ impl Scheduler {
     pub fn wanted_models(&self) -> Vec<ModelId> {
         let down = |lane: &Lane| matches!(lane.state, LaneState::Down(_));
         let wanted = self.lanes.iter().filter(|(_, lane)| down(lane) && !lane.is_empty());
-        let oldest = |lane: &Lane| lane.waiting_classes().filter_map(|class| lane.class(class).queue.oldest()).min();
-        let mut wanted: Vec<_> = wanted.map(|(&model, lane)| (oldest(lane), model)).collect();
+        let mut wanted: Vec<_> = wanted.map(|(&model, lane)| (lane.oldest_waiting(), model)).collect();
         wanted.sort_unstable();
         wanted.into_iter().map(|(_, model)| model).collect()
     }
@@ -231,6 +230,9 @@ impl Scheduler {
         }
         if let Some(load_by) = request.load_by {
             self.timers.clear(load_by, id, Expiry::Load);
+        }
+        if let Some(until) = request.denied.and_then(|denied| denied.until) {
+            self.timers.clear(until, id, Expiry::Hold);
         }
         if let Some(blocked) = request.blocked {
             self.timers.clear(blocked.since + self.settings.memory_wait_max, id, Expiry::Memory);

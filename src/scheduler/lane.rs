@@ -7,7 +7,7 @@ use super::settings::{LaneSettings, Settings, WhileNotReady};
 use super::waiting::Priority;
 use crate::admission::{DrainRate, Occupancy, Rejection};
 use crate::memory::{Drift, ProbeRuns, Profile};
-use crate::units::{Bytes, Micros, Timestamp};
+use crate::units::{Bytes, Micros, RequestId, Timestamp};
 
 /// Whether steps of a lane may be chosen and requests may join it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -161,6 +161,16 @@ impl Lane {
     /// Classes in which something waits, the most urgent first.
     pub(super) fn waiting_classes(&self) -> impl Iterator<Item = Priority> + '_ {
         Priority::ALL.into_iter().rev().filter(|&priority| !self.class(priority).queue.is_empty())
+    }
+
+    /// Classes in which something waits that may be chosen now, the most urgent first.
+    pub(super) fn ready_classes(&self) -> impl Iterator<Item = Priority> + '_ {
+        self.waiting_classes().filter(|&priority| self.class(priority).queue.oldest().is_some())
+    }
+
+    /// The request that has waited longest.
+    pub(super) fn oldest_waiting(&self) -> Option<RequestId> {
+        self.waiting_classes().filter_map(|class| self.class(class).queue.oldest_waiting()).min()
     }
 
     /// Whether anything waits.

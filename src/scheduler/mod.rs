@@ -19,6 +19,7 @@ mod draft;
 mod bounds;
 mod survey;
 mod complete;
+mod denied;
 mod view;
 mod lane;
 mod request;

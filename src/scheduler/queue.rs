@@ -29,6 +29,8 @@ type Bucket = BTreeMap<(RequestId, u32), Timestamp>;
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     by_age: BTreeSet<RequestId>,
+    /// Requests that wait and may not be chosen now. They are in neither of the orders.
+    held: BTreeSet<RequestId>,
     by_length: BTreeMap<u32, Bucket>,
     window_rows: usize,
     /// Every waiting request up to this one is in the window, and none above.
@@ -46,15 +48,41 @@ impl Queue {
 
     /// Takes out all rows of a request that still wait.
     pub(super) fn remove(&mut self, request: &Request) {
-        if !self.by_age.remove(&request.facts.id) {
+        if self.withdraw(request) || self.held.remove(&request.facts.id) {
+            self.rows -= u64::from(request.waiting());
+        }
+    }
+
+    /// Keeps a request from being chosen until [`Queue::release`]; to be called before `returning` of its rows, which were
+    /// in a step, wait again.
+    pub(super) fn hold(&mut self, request: &Request, returning: u64) {
+        self.withdraw(request);
+        self.held.insert(request.facts.id);
+        self.rows += returning;
+    }
+
+    /// Lets a request be chosen again, in its place by age.
+    pub(super) fn release(&mut self, request: &Request) {
+        let id = request.facts.id;
+        if !self.held.remove(&id) {
             return;
         }
-        self.rows -= u64::from(request.waiting());
-        if self.in_window(request.facts.id) {
+        self.by_age.insert(id);
+        if self.in_window(id) {
+            self.enter_window(request);
+        }
+    }
+
+    /// Takes a request out of the orders, if it is in them.
+    fn withdraw(&mut self, request: &Request) -> bool {
+        let id = request.facts.id;
+        let was_there = self.by_age.remove(&id);
+        if was_there && self.in_window(id) {
             for (index, tokens) in request.waiting_rows() {
-                self.leave_window(request.facts.id, index, tokens);
+                self.leave_window(id, index, tokens);
             }
         }
+        was_there
     }
 
     /// Takes out one row; `request` is its request, in which the row no longer waits.
@@ -76,23 +104,31 @@ impl Queue {
                 Some(end) => self.by_age.range((Bound::Excluded(end), Bound::Unbounded)).next(),
             };
             let Some(&id) = next else { break };
-            let request = &requests[&id];
-            for (index, tokens) in request.waiting_rows() {
-                self.by_length.entry(tokens).or_default().insert((id, index), request.deadline());
-                self.window_rows += 1;
-            }
+            self.enter_window(&requests[&id]);
             self.window_end = Some(id);
         }
     }
 
-    /// Waiting requests, the oldest first.
+    fn enter_window(&mut self, request: &Request) {
+        for (index, tokens) in request.waiting_rows() {
+            self.by_length.entry(tokens).or_default().insert((request.facts.id, index), request.deadline());
+            self.window_rows += 1;
+        }
+    }
+
+    /// Requests that may be chosen, the oldest first.
     pub(super) fn oldest_first(&self) -> impl Iterator<Item = RequestId> + '_ {
         self.by_age.iter().copied()
     }
 
-    /// The oldest waiting request.
+    /// The oldest request that may be chosen.
     pub(super) fn oldest(&self) -> Option<RequestId> {
         self.by_age.first().copied()
+    }
+
+    /// The oldest request that waits, whether it may be chosen or not.
+    pub(super) fn oldest_waiting(&self) -> Option<RequestId> {
+        [self.by_age.first(), self.held.first()].into_iter().flatten().min().copied()
     }
 
     /// The rows of the window, those nearest `tokens` first.
@@ -109,7 +145,7 @@ impl Queue {
 
     /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
-        self.by_age.is_empty()
+        self.by_age.is_empty() && self.held.is_empty()
     }
 
     fn in_window(&self, id: RequestId) -> bool {

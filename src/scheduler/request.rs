@@ -30,6 +30,17 @@ pub(super) struct Blocked {
     pub(super) available: Bytes,
 }
 
+/// The device had no memory for rows of a request although the books had said so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Denied {
+    /// When that happened first.
+    pub(super) since: Timestamp,
+    /// How often it has happened.
+    pub(super) times: u32,
+    /// While the request is held back: until when.
+    pub(super) until: Option<Timestamp>,
+}
+
 /// An accepted request. Invariant: `waiting`, `in_flight` and the rows that are done sum to `facts.rows.len()`.
 #[derive(Debug)]
 pub(super) struct Request {
@@ -39,6 +50,8 @@ pub(super) struct Request {
     in_flight: u32,
     /// Set while its oldest waiting row does not fit.
     pub(super) blocked: Option<Blocked>,
+    /// Set from the first time on that the device had no memory for it.
+    pub(super) denied: Option<Denied>,
     /// When it gives up waiting for its model to be loaded, if it came before that.
     pub(super) load_by: Option<Timestamp>,
 }
@@ -46,7 +59,7 @@ pub(super) struct Request {
 impl Request {
     pub(super) fn new(facts: Waiting) -> Self {
         let rows = vec![RowState::Waiting; facts.rows.len()];
-        Request { waiting: rows.len() as u32, in_flight: 0, rows, facts, blocked: None, load_by: None }
+        Request { waiting: rows.len() as u32, in_flight: 0, rows, facts, blocked: None, denied: None, load_by: None }
     }
 
     /// Its rows that wait, in order: index and tokens.
@@ -92,6 +105,15 @@ impl Request {
         assert_eq!(*row, RowState::InFlight, "a row finishes once");
         *row = RowState::Done;
         self.in_flight -= 1;
+    }
+
+    /// Row `index`, which was in a step, has no result and waits again.
+    pub(super) fn wait_again(&mut self, index: u32) {
+        let row = &mut self.rows[index as usize];
+        assert_eq!(*row, RowState::InFlight, "only what was in a step waits again");
+        *row = RowState::Waiting;
+        self.in_flight -= 1;
+        self.waiting += 1;
     }
 
     /// What it takes of the queue's limits now.

@@ -30,6 +30,9 @@ pub struct Settings {
     pub survey_share: f64,
     /// How long a request may wait for memory that its smallest step needs before it is refused.
     pub memory_wait_max: Micros,
+    /// How long rows that the device had no memory for, although the books had said so, are tried again before their
+    /// request is refused; zero: not at all.
+    pub denied_wait_max: Micros,
     /// After how long a device that is idle because nothing fits is tried again, if nothing else happens before.
     pub memory_retry: Micros,
 }
@@ -42,6 +45,7 @@ impl Default for Settings {
             padding_max: 1.2,
             survey_share: 0.05,
             memory_wait_max: Micros::secs(10),
+            denied_wait_max: Micros::secs(10),
             memory_retry: Micros::millis(20),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::units::{RequestId, Timestamp};
 
-/// Why a request's time can run out. In the order in which two of one moment are answered.
+/// Why a request's time can run out, or come. In the order in which two of one moment are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Expiry {
     /// Its deadline.
@@ -13,6 +13,8 @@ pub(super) enum Expiry {
     Load,
     /// It waited too long for memory.
     Memory,
+    /// It has been held back for long enough.
+    Hold,
     /// It waits although it could be run: a fault of the scheduler's.
     Stuck,
 }

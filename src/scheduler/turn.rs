@@ -37,7 +37,7 @@ impl Scheduler {
     pub(super) fn turns(&self, now: Timestamp) -> Vec<Turn> {
         let mut turns = Vec::new();
         for (&model, lane) in self.lanes.iter().filter(|(_, lane)| lane.is_serving()) {
-            for priority in lane.waiting_classes() {
+            for priority in lane.ready_classes() {
                 let tag = lane.class(priority).flow.tag();
                 let urgent = self.urgent_deadline(now, lane, priority).unwrap_or(Timestamp::NEVER);
                 turns.push(Turn { model, claim: Claim::Class(priority), tag, urgent, jumps: false });

@@ -33,19 +33,16 @@ pub struct LaneView {
 impl Scheduler {
     /// All lanes, in the order of their models.
     pub fn lanes(&self) -> impl Iterator<Item = LaneView> + '_ {
-        self.lanes.iter().map(|(&model, lane)| {
-            let oldest = lane.waiting_classes().filter_map(|class| lane.class(class).queue.oldest()).min();
-            LaneView {
-                model,
-                state: lane.state,
-                occupancy: lane.occupancy,
-                oldest: oldest.map(|id| self.requests[&id].facts.arrival),
-                drift: lane.drift.factor(),
-                profile: lane.profile.as_ref().map(Profile::state),
-                device_time: lane.device_time,
-                last_step: lane.last_step,
-                shortage: lane.shortfall,
-            }
+        self.lanes.iter().map(|(&model, lane)| LaneView {
+            model,
+            state: lane.state,
+            occupancy: lane.occupancy,
+            oldest: lane.oldest_waiting().map(|id| self.requests[&id].facts.arrival),
+            drift: lane.drift.factor(),
+            profile: lane.profile.as_ref().map(Profile::state),
+            device_time: lane.device_time,
+            last_step: lane.last_step,
+            shortage: lane.shortfall,
         })
     }
 

@@ -10,7 +10,7 @@ use crate::engine::EngineSettings;
 use crate::memory::{DeviceBooks, Reading, Readings, Terms, TrimPolicy};
 use crate::scheduler::{Batching, Settings};
 use crate::service::Limits;
-use crate::units::Bytes;
+use crate::units::{Bytes, Micros};
 
 /// How the configured device is started.
 pub fn start_options(config: &ServerConfig, live: Readings) -> StartOptions {
@@ -64,6 +64,10 @@ pub(super) fn engine_settings(config: &ServerConfig) -> EngineSettings {
             },
             overtaking_max: config.overtaking_max,
             survey_share: config.survey_share,
+            denied_wait_max: match config.out_of_memory {
+                config::OutOfMemory::Ladder => Settings::default().denied_wait_max,
+                config::OutOfMemory::Refuse => Micros::ZERO,
+            },
             ..Settings::default()
         },
         on_shortfall: match config.out_of_memory {

@@ -68,7 +68,10 @@ impl World {
                 peak.is_some_and(|peak| peak <= step.headroom) && in_time
             })
         };
-        let mine = |id: &RequestId| self.requests[id].facts.model == step.model;
+        let mine = |id: &RequestId| {
+            let record = &self.requests[id];
+            record.facts.model == step.model && record.held_until <= self.now
+        };
         let waiting: Vec<RequestId> = self.open.keys().copied().filter(mine).collect();
         let mut has_oldest = false;
         let (mut classes, mut overtaken) = (0, Vec::new());

@@ -47,6 +47,7 @@ pub(crate) const EXPECTED: &[&str] = &[
     "lane: ready to down",
     "lane: draining to down",
     "step: ahead",
+    "row: waits again",
     "profile: probe done",
     "profile: probe out of memory",
     "profile: probe faulted",

@@ -60,10 +60,8 @@ pub(crate) fn run(truth: &Truth, rows: &[u32], conditions: Conditions, rng: &mut
                 (ceiling, device, evicted) = (ceiling + freed, device + freed, evicted + 1);
                 parts.push((from, to, true));
             }
-            Rung::Refuse => {
-                peak = peak.max(needed);
-                refused.extend(from..to);
-            }
+            // What it did not get is no peak.
+            Rung::Refuse => refused.extend(from..to),
         }
     }
     refused.sort_unstable();

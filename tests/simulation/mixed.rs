@@ -24,6 +24,7 @@ fn world_of(seed: u64) -> World {
     let settings = Settings {
         overtaking_max: rng.pick(&[4, 16, 64]),
         memory_wait_max: rng.pick(&[Micros::millis(300), Micros::secs(2)]),
+        denied_wait_max: [Micros::ZERO, Micros::millis(300), Micros::secs(10)][seed as usize / 2 % 3],
         ..Settings::default()
     };
     let capacity = Bytes::mib(rng.range(140, 420));

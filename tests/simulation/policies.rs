@@ -212,6 +212,66 @@ fn a_refused_row_costs_its_neighbours_nothing() {
     assert!(lane.drift > 1.0, "the next steps are predicted with what was seen: {}", lane.drift);
 }
 
+/// What the device refuses for a while is tried again until it goes through; rows that need less pass meanwhile, and each
+/// row of the request is run once in the end.
+#[test]
+fn a_row_that_the_device_refuses_for_a_while_is_served_in_the_end() {
+    let (mut world, id) = one_model(Bytes::mib(130), Settings::default());
+    // A row of 500 tokens does not go through now, one of 16 does.
+    world.driver_max = Bytes::mib(5);
+    let start = world.now;
+    world.at(start + Micros::millis(700), Event::DriverMax(Bytes::MAX));
+    let large = world.submit(request(id, &[16, 500, 500, 16]));
+    for at in (0..700).step_by(5) {
+        world.at(start + Micros::millis(at), Event::Submit(request(id, &[16])));
+    }
+    world.run_until(start + Micros::millis(690));
+    assert_eq!(world.answer(large), None);
+    let ids: Vec<RequestId> = world.requests.keys().copied().collect();
+    let (answered, all) = (ids.iter().filter(|&&id| world.finished(id)).count(), ids.len());
+    assert!(answered + 3 >= all, "small ones pass: {answered} of {all}");
+    let attempts = world.served().filter(|decision| decision.text.contains(&format!("{large}."))).count();
+    assert!((4..=8).contains(&attempts), "{attempts} in 0.7 s");
+    world.run_to_the_end();
+    assert!(world.finished(large), "{:?}", world.answer(large));
+    let Some((at, _)) = world.requests[&large].answer else { unreachable!() };
+    assert!(at <= start + Micros::millis(1_700), "{at:?}");
+}
+
+/// The control arm of comparisons answers at once.
+#[test]
+fn rows_are_refused_at_once_where_they_may_not_be_tried_again() {
+    let settings = Settings { denied_wait_max: Micros::ZERO, ..Settings::default() };
+    let (mut world, id) = one_model(Bytes::mib(130), settings);
+    world.driver_max = Bytes::mib(5);
+    let start = world.now;
+    let large = world.submit(request(id, &[500]));
+    world.run_until(start + Micros::millis(100));
+    assert!(matches!(world.answer(large), Some(Answer::Rejected(Rejection::OutOfMemory { .. }))));
+    assert_eq!(world.served().count(), 1);
+}
+
+/// A model may not go while a request of it is only held back; and one who cancels then is gone.
+#[test]
+fn who_is_held_back_waits_like_others() {
+    let (mut world, id) = one_model(Bytes::mib(130), Settings::default());
+    world.driver_max = Bytes::mib(5);
+    let start = world.now;
+    let [first, second] = [0, 1].map(|_| world.submit(request(id, &[500])));
+    world.run_until(start + Micros::millis(300));
+    while !world.running.is_empty() {
+        world.run_until(world.now + Micros::millis(1));
+    }
+    assert!(!world.scheduler.is_drained(id) && world.scheduler.idle_models().is_empty());
+    assert_eq!(world.scheduler.lanes().next().unwrap().oldest, Some(start));
+    world.at(world.now, Event::Cancel(first));
+    world.at(world.now, Event::Unload(id));
+    world.at(world.now + Micros::millis(300), Event::DriverMax(Bytes::MAX));
+    world.run_to_the_end();
+    assert_eq!(world.answer(first), Some(Answer::Cancelled));
+    assert!(world.finished(second), "{:?}", world.answer(second));
+}
+
 /// A long row whose length cannot be measured for want of memory does not spend its class's turns on other probes: short
 /// rows are served as soon as their own length is known.
 #[test]

@@ -8,7 +8,7 @@ use plimsoll::memory::{
     Terms,
 };
 use plimsoll::scheduler::{
-    Batching, LaneSettings, LaneState, Priority, Purpose, Reason, Scheduler, Settings, Step, Waiting, Work,
+    Batching, LaneSettings, LaneState, Member, Priority, Purpose, Reason, Scheduler, Settings, Step, Waiting, Work,
 };
 use plimsoll::units::{Bytes, Micros, ModelId, RequestId, Timestamp};
 
@@ -35,6 +35,16 @@ pub(crate) struct Record {
     pub(crate) rows_in: Vec<Option<u64>>,
     /// In how many steps it was overtaken although it fitted.
     pub(crate) overtaken: u32,
+    /// How often the device had no memory for it, and until when it is held back.
+    pub(crate) denied: u32,
+    pub(crate) held_until: Timestamp,
+}
+
+impl Record {
+    fn new(facts: Waiting) -> Record {
+        let rows_in = vec![None; facts.rows.len()];
+        Record { facts, answer: None, rows_in, overtaken: 0, denied: 0, held_until: Timestamp::START }
+    }
 }
 
 /// A model and its truth.
@@ -58,6 +68,7 @@ pub(crate) enum Event {
     StepDone,
     LoadDone(ModelId),
     Neighbour(Bytes),
+    DriverMax(Bytes),
     Error(ModelId, f64),
     SetBudget(ModelId, Budget),
     Unload(ModelId),
@@ -102,6 +113,8 @@ pub(crate) struct World {
     pub(crate) batching: Batching,
     pub(crate) total: Bytes,
     pub(crate) neighbour: Bytes,
+    /// The driver refuses more than this, although it says that more is free.
+    pub(crate) driver_max: Bytes,
     pub(crate) workspace: Bytes,
     pub(crate) held: BTreeMap<ModelId, Bytes>,
     pub(crate) events: BTreeMap<(Timestamp, u64), Event>,
@@ -143,6 +156,7 @@ impl World {
             batching: settings.batching,
             total: capacity,
             neighbour: Bytes::ZERO,
+            driver_max: Bytes::MAX,
             workspace: Bytes::ZERO,
             held: BTreeMap::new(),
             events: BTreeMap::new(),
@@ -220,8 +234,7 @@ impl World {
             deadline: submission.within.map(|within| self.now + within),
             priority: submission.priority,
         };
-        let rows_in = vec![None; facts.rows.len()];
-        self.requests.insert(id, Record { facts: facts.clone(), answer: None, rows_in, overtaken: 0 });
+        self.requests.insert(id, Record::new(facts.clone()));
         match self.scheduler.submit(self.now, facts, &self.ledger) {
             Ok(()) => drop(self.open.insert(id, ())),
             Err(rejection) => {
@@ -273,6 +286,7 @@ impl World {
             Event::StepDone => self.step_done(),
             Event::LoadDone(model) => self.load_done(model),
             Event::Neighbour(bytes) => self.neighbour = bytes,
+            Event::DriverMax(bytes) => self.driver_max = bytes,
             Event::Error(model, error) => self.models.get_mut(&model).expect("registered").error = error,
             Event::SetBudget(model, budget) => match self.ledger.set_budget(model, budget) {
                 Ok(BudgetChange::Applied) => self.coverage.hit("budget: applied"),
@@ -367,7 +381,7 @@ impl World {
         let taken = held + self.neighbour + Bytes::mib(2);
         let conditions = Conditions {
             ceiling: step.lease.ceiling,
-            device: self.total.saturating_sub(taken),
+            device: self.total.saturating_sub(taken).min(self.driver_max),
             // A neighbour may come between the reading and the step.
             error: model.error * if self.rng.chance(0.02) { 1.0 + self.rng.unit() } else { 1.0 },
             evictable: idle.iter().map(|other| self.held[other]).collect(),
@@ -396,7 +410,7 @@ impl World {
 
     fn step_done(&mut self) {
         let (step, ran) = self.running.pop_front().expect("a step is done once");
-        let (model, purpose) = (step.model, step.purpose);
+        let (model, purpose, members) = (step.model, step.purpose, step.members.clone());
         let before = self.scheduler.profile(model).map(Profile::state);
         let done = self.scheduler.complete(self.now, step, &ran.observed, &ran.refused, &mut self.ledger);
         let after = self.scheduler.profile(model).map(Profile::state);
@@ -425,8 +439,29 @@ impl World {
             self.coverage.rejection(&rejection, false);
             self.record_answer(id, Answer::Rejected(rejection));
         }
+        self.denied(&members, &ran);
         if let Some(keep) = self.ledger.trim(self.now, &self.reading()) {
             self.workspace = self.workspace.min(keep);
+        }
+    }
+
+    /// Rows without memory wait again, if their requests are still open.
+    fn denied(&mut self, members: &[Member], ran: &Ran) {
+        let all = 0..members.len();
+        let none_named = ran.observed.outcome == Outcome::OutOfMemory && ran.refused.is_empty();
+        let positions = if none_named { all.collect() } else { ran.refused.clone() };
+        for member in positions.into_iter().map(|position| &members[position]) {
+            let Work::Row { index } = member.work else { unreachable!("nothing here generates") };
+            let record = self.requests.get_mut(&member.request).expect("members are requests");
+            if record.answer.is_some() {
+                continue;
+            }
+            self.coverage.hit("row: waits again");
+            record.rows_in[index as usize] = None;
+            if record.held_until <= self.now {
+                record.held_until = self.now + Micros::millis(20 << record.denied.min(10)).min(Micros::secs(1));
+                record.denied += 1;
+            }
         }
     }
 

@@ -137,8 +137,24 @@ fn a_panic_fails_its_step_and_the_next_one_is_fine() {
     assert!(world.is_ready());
 }
 
+/// The driver refused one row of a step, once.
 #[test]
-fn rows_that_get_no_memory_are_refused_with_the_devices_numbers_and_the_others_answered() {
+fn a_row_that_gets_no_memory_once_is_served_by_the_next_attempt() {
+    let mut world = world();
+    let shortfall = Shortfall { needed: Bytes::mib(7), available: Bytes::mib(3) };
+    world.machine().misfortune = Some(Misfortune::Refused(1, shortfall));
+    let request = world.submit(A, &[5, 6, 7]);
+    world.rest();
+    assert!(world.is_open(request));
+    world.advance(Micros::millis(25));
+    world.rest();
+    world.assert_success(request);
+    let (_, answer) = world.answered(request);
+    assert_eq!(answer.as_ref().unwrap().steps.len(), 2);
+}
+
+#[test]
+fn rows_that_get_no_memory_are_refused_in_the_end_with_the_devices_numbers_and_the_others_answered() {
     let mut world = world();
     let blocker = world.submit(A, &[1]);
     let requests: Vec<_> = (0..4).map(|_| world.submit(A, &[5])).collect();
@@ -147,6 +163,14 @@ fn rows_that_get_no_memory_are_refused_with_the_devices_numbers_and_the_others_a
     let shortfall = Shortfall { needed: Bytes::mib(7), available: Bytes::mib(3) };
     world.machine().misfortune = Some(Misfortune::Refused(1, shortfall));
     world.rest();
+    let from = world.now;
+    while world.is_open(requests[1]) {
+        world.machine().misfortune = Some(Misfortune::Refused(0, shortfall));
+        world.advance(Micros::millis(10));
+        world.rest();
+    }
+    let (at, _) = world.answered(requests[1]);
+    assert!((10..12).contains(&(at.since(from).get() / 1_000_000)), "{:?}", at.since(from));
     for (index, &request) in requests.iter().enumerate() {
         if index != 1 {
             world.assert_success(request);

@@ -152,7 +152,7 @@ impl Families {
                 "ladder",
                 &["model", "rung"],
                 "Uses of the out-of-memory ladder: `trim` and retry, `halve` the batch, `evict` an idle model, \
-                 `refuse` rows",
+                 `refuse` rows, which then wait",
             ),
             probes: to.counter("probes", MODEL, "Steps that measured a shape for the profile"),
             loads: to.counter("model_loads", &["model", "outcome"], "Loads of the model: `loaded` or `failed`"),
