@@ -3,7 +3,7 @@
 
 usage: cases_card.py [--plimsoll BINARY] [--work FOLDER] [--cases NAME,NAME,..] [--faults LIBRARY] [--seconds S]
 
-    clients      256 callers of texts of 16 to 512 tokens, a budget with half of the workspace they take without: nobody fails
+    clients      256 callers of four texts of 16 to 512 tokens, a budget with half of the workspace they take without: nobody fails
     neighbour    another program leaves the weights and 1.3 of the smallest batch: served in small batches, in large ones when
                  it has gone; without room for the weights the server says what it needs and what there is
     reload       load, ask, unload, and at once load another that needs the same bytes, 50 times: never refused, same answers,
@@ -102,7 +102,8 @@ class Stage:
             time.sleep(2)
             parts = server.parts()
             weights = server.resident(name)
-            return {"weights": weights, "rest": self.card.taken() - weights - int(parts["workspace"])}
+            # The budget has it too.
+            return {"weights": weights, "library": int(parts["library"]), "rest": self.card.taken() - weights - int(parts["workspace"])}
 
 
 def row(length, seed):
@@ -135,13 +136,14 @@ def mib(size):
 
 
 def clients(stage):
-    weights, repository = stage.alone(LARGE)["weights"], stage.repository("clients", {LARGE: (LARGE, ['load = "startup"'])})
-    load = ["--concurrency", "256", "--connections", "16", "--lengths", "uniform:16-512", "--duration", f"{args.seconds}s"]
+    alone, repository = stage.alone(LARGE), stage.repository("clients", {LARGE: (LARGE, ['load = "startup"'])})
+    load = ["--concurrency", "256", "--connections", "16", "--rows", "4", "--lengths", "uniform:16-512", "--duration", f"{args.seconds}s"]
     with stage.serve("clients", repository) as server:
         server.wait_ready()
         liked = server.bench(LARGE, *load)["models"][0]["steps"]["true_peak_bytes_max"]
-    with stage.serve("clients", repository, "--memory-budget", str(weights + liked // 2)) as server:
-        server.wait_ready()
+    budget = alone["weights"] + alone["library"] + liked // 2
+    with stage.serve("clients", repository, "--memory-budget", str(budget)) as server:
+        server.wait_ready(20)
         report = server.bench(LARGE, *load)
         total, largest = report["total"], report["models"][0]["steps"]["true_peak_bytes_max"]
         by_memory = counted(server, "steps_total", model=LARGE, reason="memory") / counted(server, "steps_total", model=LARGE)
@@ -168,7 +170,10 @@ def neighbour(stage):
             yield f"starts with {mib(left)} beside the weights and the context (one longest row: {mib(least)})", \
                 "ready" if started else server.said().strip()[-300:], started
             if started:
+                before = server.parts()
                 small, small_peak, rows_small = served_beside(server, model, load)
+                grown = server.parts()["fixed"] - before["fixed"]
+                yield "what is in no book grows meanwhile by", mib(grown), grown <= 2 * GRANULE
                 yield "calls that failed beside it", f"{small['failed']} of {small['calls']}", small["failed"] == 0
                 stage.card.free()
                 time.sleep(1)

@@ -201,7 +201,9 @@ impl Core {
         let offer = self.for_device(offer);
         let reason = match (&offer.model, self.never_fits(&offer)) {
             (Err(reason), _) => reason.clone(),
-            (Ok(_), Some((needed, available))) => format!("it needs {needed} to load, and {available} can be had"),
+            (Ok(_), Some((needed, available))) => {
+                format!("it needs {} to load, and {available} can be had", needed.beyond(available))
+            }
             (Ok(_), None) => return Ok(offer),
         };
         Err(ChangeRefusal::Broken { name: offer.name, reason })

@@ -190,7 +190,8 @@ impl Core {
             // It came so far and was not at its end.
             wanted.need.resident = needed;
         }
-        let reason = format!("it ran out of memory while loading: it needs {needed}, and {available} can be had now");
+        let needs = needed.beyond(available);
+        let reason = format!("it ran out of memory while loading: it needs {needs}, and {available} can be had now");
         tracing::warn!(model = self.name(model), "{} is loaded again later: {reason}", self.name(model));
         self.set_state(model, ModelState::Loading, Some(reason));
         self.loads.queue.push_front(wanted);
@@ -256,7 +257,8 @@ impl Core {
 
     fn does_not_fit(&mut self, now: Timestamp, model: ModelId, needed: Bytes, available: Bytes) {
         let rejection = Rejection::DoesNotFit { needed, available, retry_after: RETRY_AFTER };
-        let reason = format!("it needs {needed} with the models that cannot be evicted, and {available} can be had");
+        let needs = needed.beyond(available);
+        let reason = format!("it needs {needs} with the models that cannot be evicted, and {available} can be had");
         tracing::warn!(model = self.name(model), "{} is not loaded: {reason}", self.name(model));
         self.rig.model_metrics(model).load_failed();
         self.go_down(now, model, ModelState::NotLoaded, Some(reason), rejection);

@@ -83,8 +83,9 @@ pub enum EngineError {
     },
     /// The server could never become ready.
     #[error(
-        "'{name}' is required at the start and needs {needed} to load, and {available} can be had: give more memory, or \
-         write required = false in its model.toml"
+        "'{name}' is required at the start and needs {} to load, and {available} can be had: give more memory, or write \
+         required = false in its model.toml",
+        .needed.beyond(*.available)
     )]
     NeverFits {
         /// The model.

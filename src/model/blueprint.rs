@@ -227,7 +227,7 @@ impl Blueprint {
         let (dtype, pooling, axes) = (card.dtype, card.pooling, self.axes());
         let plan = Plan { config, weights, dtype, pooling, kernels: self.kernels, axes };
         let mut model = encoder::load(plan, device)?;
-        self.warm_up(&mut model)?;
+        self.warm_up(&mut model, device)?;
         Ok(Box::new(model))
     }
 
@@ -259,11 +259,23 @@ impl Blueprint {
     }
 
     /// First steps, where first steps cost memory that stays: the framework loads a kernel's module onto a card when it
-    /// first launches it, and products of up to 8 rows and of more have each their own.
-    fn warm_up(&self, model: &mut dyn Model) -> Result<(), ModelError> {
+    /// first launches it, and products of up to 8 rows and of more have each their own. Products of ours are prepared for
+    /// every step that there may be.
+    #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only a card has anything to prepare"))]
+    fn warm_up(&self, model: &mut dyn Model, device: &Device) -> Result<(), ModelError> {
         if self.device == DeviceForm::Cpu {
             return Ok(());
         }
+        #[cfg(feature = "cuda")]
+        if self.kernels == Kernels::Card {
+            let most = self.axes().step_tokens_max as usize;
+            let first = card::Operations::preparing(device, most, || self.first_steps(model));
+            return first.map_err(|error| ModelError::Device { reason: error.to_string() })?;
+        }
+        self.first_steps(model)
+    }
+
+    fn first_steps(&self, model: &mut dyn Model) -> Result<(), ModelError> {
         let length = self.inner.card.length_max.min(2);
         for rows in [1, framework::QUANTIZED_SWITCH + 1] {
             let step = model.step(&Batch::made_up(Shape::Padded { rows, length })).and_then(Output::vectors);

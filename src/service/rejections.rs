@@ -38,8 +38,9 @@ pub(super) fn tell(model: &str, rejection: Rejection) -> Told {
             Code::InvalidArgument,
             "TOO_LARGE",
             format!(
-                "the longest row alone needs {needed} and model '{model}' can never be given more than {possible}: \
-                 shorten it, or raise the model's limit"
+                "the longest row alone needs {} and model '{model}' can never be given more than {possible}: shorten \
+                 it, or raise the model's limit",
+                needed.beyond(possible)
             ),
         )
         .field("rows"),
@@ -79,7 +80,8 @@ pub(super) fn tell(model: &str, rejection: Rejection) -> Told {
             Code::ResourceExhausted,
             "OUT_OF_MEMORY",
             format!(
-                "model '{model}' needs {needed} for the smallest step and {available} could be given: try again later"
+                "model '{model}' needs {} for the smallest step and {available} could be given: try again later",
+                needed.beyond(available)
             ),
         ),
         Rejection::NotLoaded => Told::new(
@@ -101,8 +103,9 @@ pub(super) fn tell(model: &str, rejection: Rejection) -> Told {
             Code::ResourceExhausted,
             "DOES_NOT_FIT",
             format!(
-                "loading model '{model}' needs {needed} and {available} can be given, evictions included: unload or \
-                 unpin another model, or raise the budget"
+                "loading model '{model}' needs {} and {available} can be given, evictions included: unload or unpin \
+                 another model, or raise the budget",
+                needed.beyond(available)
             ),
         ),
         Rejection::Broken => Told::new(

@@ -86,6 +86,18 @@ impl Add for Bytes {
     }
 }
 
+impl Bytes {
+    /// These bytes as text, for a sentence that says that there are only so many: `654 MiB`, and where that would read the same,
+    /// `654 MiB (12.5 KiB more)`.
+    pub fn beyond(self, available: Bytes) -> String {
+        let text = self.to_string();
+        match text == available.to_string() && self > available {
+            true => format!("{text} ({} more)", self.saturating_sub(available)),
+            false => text,
+        }
+    }
+}
+
 impl AddAssign for Bytes {
     fn add_assign(&mut self, other: Bytes) {
         *self = *self + other;
@@ -171,6 +183,14 @@ impl FromStr for Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_missing_is_told_where_two_sizes_read_the_same() {
+        let (needed, available) = (Bytes::mib(654) + Bytes::kib(12), Bytes::mib(654));
+        assert_eq!(needed.beyond(available), "654 MiB (12.0 KiB more)");
+        assert_eq!(needed.beyond(Bytes::mib(600)), "654 MiB");
+        assert_eq!(available.beyond(available), "654 MiB");
+    }
 
     #[test]
     fn display_keeps_three_digits() {

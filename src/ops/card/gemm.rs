@@ -9,7 +9,8 @@
 //! ways, and trying them loads all their kernels, which takes a step that meets a new range some 50 ms. And the same step
 //! has the same bits in every process.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Result, bail};
@@ -149,8 +150,17 @@ pub(super) struct Gemm {
     scratch_bytes: usize,
     /// Where the card is one.
     hopper: Option<Hopper>,
+    plans: Mutex<Plans>,
+    /// Up to how many tokens products are prepared for when they are queued; 0: for their own only.
+    preparing: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Plans {
     /// `None`: cublasLt knows no way.
-    plans: Mutex<HashMap<Key, Option<Plan>>>,
+    known: HashMap<Key, Option<Plan>>,
+    /// Products that are prepared, whatever their tokens, and up to how many.
+    prepared: HashMap<Key, usize>,
 }
 
 // SAFETY: cublasLt's handle may be used from any thread; descriptors are only reached through the lock.
@@ -168,7 +178,8 @@ impl Gemm {
     /// `scratch` is memory on the card that nobody else uses while a product runs.
     pub(super) fn new(scratch: Address, scratch_bytes: usize, hopper: Option<Hopper>) -> Result<Gemm> {
         let handle = result::create_handle().map_err(candle_core::Error::wrap)?;
-        Ok(Gemm { handle, scratch, scratch_bytes, hopper, plans: Mutex::default() })
+        let (plans, preparing) = (Mutex::default(), AtomicUsize::new(0));
+        Ok(Gemm { handle, scratch, scratch_bytes, hopper, plans, preparing })
     }
 
     /// The kernel of ours, where the card is one for it.
@@ -204,16 +215,68 @@ impl Gemm {
         }
         let key = Key { elements, tokens: rounded(tokens), inputs, outputs, epilogue, onto };
         let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
-        match plans.get(&key) {
-            Some(None) => Ok(false),
+        let most = self.preparing.load(Ordering::Relaxed);
+        if plans.prepared.get(&Key { tokens: 0, ..key }).is_none_or(|before| *before < most) && most > 0 {
+            self.prepare(&mut plans, key, product, most, stream);
+        }
+        match plans.known.get(&key) {
+            Some(None) => return Ok(false),
+            // What was chosen with few tokens may yet be refused with more: then it is chosen anew.
             Some(Some(Plan { shape, algorithm })) => {
-                shape.queue(self, algorithm, tokens, product.places, stream).map_err(candle_core::Error::wrap)?;
-                Ok(true)
+                if shape.queue(self, algorithm, tokens, product.places, stream).is_ok() {
+                    return Ok(true);
+                }
             }
-            None => {
+            None => {}
+        }
+        note_made();
+        let plan = self.queue_planned(key, product, stream)?;
+        let works = plan.is_some();
+        plans.known.insert(key, plan);
+        Ok(works)
+    }
+
+    /// Prepares the products that `body` queues for every number of tokens up to `tokens_max`: which way they are computed
+    /// is chosen, and the kernels for that are loaded. So no step waits for that (50 ms where it meets a new kernel), and
+    /// what kernels take of the card does not grow while models are served.
+    pub(super) fn preparing<R>(&self, tokens_max: usize, body: impl FnOnce() -> R) -> R {
+        self.preparing.store(tokens_max, Ordering::Relaxed);
+        let result = body();
+        self.preparing.store(0, Ordering::Relaxed);
+        result
+    }
+
+    /// Chooses plans for up to `most` tokens. A library loads a kernel when it is first launched, so each is, over the few
+    /// tokens that are there. Where the card has no room for one, a step may try again.
+    fn prepare(&self, plans: &mut Plans, key: Key, product: Product, most: usize, stream: &CudaStream) {
+        plans.prepared.insert(Key { tokens: 0, ..key }, most);
+        let mut places = product.places;
+        if product.onto {
+            // What is there would be added to. Over a few tokens no algorithm has so much scratch that it gets here.
+            let room = (product.outputs * product.tokens * size_of::<f32>()).next_multiple_of(256);
+            places.y = self.scratch + self.scratch_bytes.saturating_sub(room) as Address;
+        }
+        let product = Product { places, ..product };
+        let mut launched = HashSet::new();
+        let mut tokens = 1;
+        while tokens <= most {
+            let key = Key { tokens: rounded(tokens), ..key };
+            tokens = key.tokens + 1;
+            if plans.known.contains_key(&key) {
+                continue;
+            }
+            let Ok((guesses, shape)) = Shape::new(key).and_then(|shape| Ok((shape.guesses(self, places)?, shape)))
+            else {
+                continue;
+            };
+            let mut works = |guess: &Algorithm| {
+                let known = launched.contains(&guess.data);
+                let works = known || shape.queue(self, guess, product.tokens, places, stream).is_ok();
+                works && (known || launched.insert(guess.data))
+            };
+            if let Some(algorithm) = guesses.into_iter().find(|guess| works(guess)) {
                 note_made();
-                let plan = self.queue_planned(key, product, stream)?;
-                Ok(plans.entry(key).or_insert(plan).is_some())
+                plans.known.insert(key, Some(Plan { shape, algorithm }));
             }
         }
     }

@@ -38,7 +38,7 @@ pub(crate) struct Operations {
     bf16: Functions,
 }
 
-/// What has been made at its first use and takes memory of the driver's from then on: kernels of products, recordings.
+/// What has been made at its first use and takes memory of the driver's: kernels of products, recordings; and their end.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// How much that is: when it has grown, so has what is in no book.
@@ -96,7 +96,11 @@ impl Operations {
     /// # Errors
     /// If it is on none that was prepared.
     pub(crate) fn of(tensor: &Tensor) -> Result<Arc<Operations>> {
-        let found = ordinal(tensor).and_then(|number| {
+        Operations::on(tensor.device())
+    }
+
+    fn on(device: &Device) -> Result<Arc<Operations>> {
+        let found = ordinal(device).and_then(|number| {
             let all = OPERATIONS.get()?.lock().unwrap_or_else(PoisonError::into_inner);
             all.get(&number).cloned()
         });
@@ -104,6 +108,14 @@ impl Operations {
             Some(operations) => Ok(operations),
             None => bail!("the tensor is not on a card that was prepared for operations of ours"),
         }
+    }
+
+    /// Has what `body` queues on a card prepared for steps of up to `tokens_max` tokens: see [`Gemm::preparing`].
+    ///
+    /// # Errors
+    /// If the device is no card that was prepared for operations of ours.
+    pub(crate) fn preparing<R>(device: &Device, tokens_max: usize, body: impl FnOnce() -> R) -> Result<R> {
+        Ok(Operations::on(device)?.gemm.preparing(tokens_max, body))
     }
 
     /// The kernels for activations of a dtype.

@@ -56,9 +56,9 @@ pub(crate) fn memory(elements: usize, dtype: DType, device: &Device) -> Result<T
     unsafe { Tensor::empty(elements, dtype, device) }
 }
 
-/// The device of a tensor, if it is a card.
-pub(super) fn ordinal(tensor: &Tensor) -> Option<usize> {
-    match tensor.device() {
+/// The number of a device, if it is a card.
+pub(super) fn ordinal(device: &Device) -> Option<usize> {
+    match device {
         Device::Cuda(device) => match device.location() {
             DeviceLocation::Cuda { gpu_id } => Some(gpu_id),
             DeviceLocation::Cpu | DeviceLocation::Metal { .. } => None,
