@@ -241,9 +241,8 @@ impl Gemm {
     /// what kernels take of the card does not grow while models are served.
     pub(super) fn preparing<R>(&self, tokens_max: usize, body: impl FnOnce() -> R) -> R {
         self.preparing.store(tokens_max, Ordering::Relaxed);
-        let result = body();
-        self.preparing.store(0, Ordering::Relaxed);
-        result
+        let _ends = Preparing(&self.preparing);
+        body()
     }
 
     /// Chooses plans for up to `most` tokens. A library loads a kernel when it is first launched, so each is, over the few
@@ -295,6 +294,15 @@ impl Gemm {
         let queued = |guess: &Algorithm| shape.queue(self, guess, product.tokens, product.places, stream).is_ok();
         let algorithm = guesses.into_iter().find(queued);
         Ok(algorithm.map(|algorithm| Plan { shape, algorithm }))
+    }
+}
+
+/// Ends the preparing, also where a model panics.
+struct Preparing<'a>(&'a AtomicUsize);
+
+impl Drop for Preparing<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Relaxed);
     }
 }
 
