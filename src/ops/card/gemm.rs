@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{DType, Result, bail};
-use cudarc::cublaslt::{result, sys};
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys;
 use cudarc::driver::CudaStream;
 
 use super::cublas_lt::{Algorithm, Places, Shape};
@@ -29,6 +30,9 @@ const TOKEN_STEP: usize = 64;
 /// However many tokens: a plan is for so many rows of tiles. Which tiles fill the card best changes with each of them: on an
 /// H200, BERT-large at 8,360 tokens with a plan for 9,216 takes 9 % longer than with its own.
 const TOKEN_STEP_MAX: usize = 128;
+
+/// A kernel that cannot be loaded where less than this is free may have lacked the memory.
+const KERNEL_ROOM: usize = 16 << 20;
 
 /// The part of the scratch that holds the sums of 8-bit products; the rest is cublasLt's own meanwhile. Of 32 MiB it is
 /// enough for 1,536 tokens of 4,096 outputs at a time.
@@ -219,15 +223,12 @@ impl Gemm {
         if plans.prepared.get(&Key { tokens: 0, ..key }).is_none_or(|before| *before < most) && most > 0 {
             self.prepare(&mut plans, key, product, most, stream);
         }
-        match plans.known.get(&key) {
-            Some(None) => return Ok(false),
-            // What was chosen with few tokens may yet be refused with more: then it is chosen anew.
-            Some(Some(Plan { shape, algorithm })) => {
-                if shape.queue(self, algorithm, tokens, product.places, stream).is_ok() {
-                    return Ok(true);
-                }
+        if let Some(known) = plans.known.get(&key) {
+            let Some(Plan { shape, algorithm }) = known else { return Ok(false) };
+            if shape.queue(self, algorithm, tokens, product.places, stream).is_ok() {
+                return Ok(true);
             }
-            None => {}
+            // What was chosen with few tokens may yet be refused with more: then it is chosen anew.
         }
         note_made();
         let plan = self.queue_planned(key, product, stream)?;
@@ -291,10 +292,29 @@ impl Gemm {
         };
         // A guess may still be refused when it is queued: the first that is not is taken, and has done its work, which a
         // second time would be added to the first.
-        let queued = |guess: &Algorithm| shape.queue(self, guess, product.tokens, product.places, stream).is_ok();
-        let algorithm = guesses.into_iter().find(queued);
-        Ok(algorithm.map(|algorithm| Plan { shape, algorithm }))
+        let mut refusal = None;
+        for algorithm in guesses {
+            match shape.queue(self, &algorithm, product.tokens, product.places, stream) {
+                Ok(()) => return Ok(Some(Plan { shape, algorithm })),
+                Err(error) => refusal = Some(error),
+            }
+        }
+        // That there is no way is for good. A refusal that may pass does not say so.
+        match refusal {
+            None | Some(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(None),
+            Some(error) => match short_of_memory(stream) {
+                Some(free) => bail!("out of memory for a kernel, {free} bytes are free: {error:?}"),
+                None if key.elements.are_scaled() => Ok(None),
+                None => Err(candle_core::Error::wrap(error)),
+            },
+        }
     }
+}
+
+/// What is free, where a kernel that could not be loaded may have lacked memory: the library does not say so.
+fn short_of_memory(stream: &CudaStream) -> Option<usize> {
+    let (free, _) = stream.context().mem_get_info().ok()?;
+    (free < KERNEL_ROOM).then_some(free)
 }
 
 /// Ends the preparing, also where a model panics.
