@@ -62,7 +62,7 @@ impl DeviceForm {
 
     /// Bytes of the device beside the tensors that a load needs while it runs, and the first steps once; `pieces` is what
     /// reading takes on the host. A card gets finished tensors. Our kernels are on it before anything is loaded, scratch
-    /// included, and a library's kernel for a new shape takes some MiB at most; the framework's operations bring modules,
+    /// included, and a library's kernels for products of new shapes take some MiB at most; the framework's operations bring modules,
     /// a workspace of the libraries, and the scratch of quantized products (16 MiB and what stays below one for tiny
     /// steps).
     pub(crate) const fn load_transient(self, kernels: Kernels, pieces: Bytes) -> Bytes {

@@ -7,7 +7,8 @@ use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::driver::CudaStream;
 
-use super::gemm::{Elements, Epilogue, Gemm, Key};
+use super::gemm::Gemm;
+use super::product::{Elements, Epilogue, Key};
 use super::tensors::Address;
 
 /// One of cublasLt's ways to compute a product.

@@ -9,9 +9,9 @@ use candle_core::{DType, Device, Result, Tensor, bail};
 use cudarc::driver::PushKernelArg;
 
 use super::cublas_lt::Places;
-use super::gemm::{Elements, Epilogue, Product};
 use super::hopper::Kind;
 use super::operations::{Operations, launch};
+use super::product::{Elements, Epilogue, Product};
 use super::tensors::{Address, address, address_of, memory};
 use super::{EIGHT_BIT_STEP, VECTOR};
 use crate::ops::matrix::Held;

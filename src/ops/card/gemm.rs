@@ -13,16 +13,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use candle_core::{DType, Result, bail};
+use candle_core::{Result, bail};
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use cudarc::driver::CudaStream;
 
-use super::cublas_lt::{Algorithm, Places, Shape};
-use super::hopper::{self, After, Hopper, Kind};
+use super::cublas_lt::{Algorithm, Shape};
+use super::hopper::Hopper;
 use super::operations::note_made;
+use super::product::{Elements, Key, Product};
 use super::tensors::Address;
-use crate::ops::Activation;
 
 /// Small numbers of tokens that share a plan differ by less than this, and larger ones by less than an eighth.
 const TOKEN_STEP: usize = 64;
@@ -30,6 +30,9 @@ const TOKEN_STEP: usize = 64;
 /// However many tokens: a plan is for so many rows of tiles. Which tiles fill the card best changes with each of them: on an
 /// H200, BERT-large at 8,360 tokens with a plan for 9,216 takes 9 % longer than with its own.
 const TOKEN_STEP_MAX: usize = 128;
+
+/// Products are prepared for no more tokens: steps of more are not worth having on any card, but may be configured.
+const PREPARED_MAX: usize = 65_536;
 
 /// A kernel that cannot be loaded where less than this is free may have lacked the memory.
 const KERNEL_ROOM: usize = 16 << 20;
@@ -42,109 +45,6 @@ const SUMS_PARTS: (usize, usize) = (3, 4);
 fn rounded(tokens: usize) -> usize {
     let eighth = tokens.next_power_of_two() / 16;
     tokens.next_multiple_of(eighth.clamp(TOKEN_STEP, TOKEN_STEP_MAX))
-}
-
-/// What follows a product in the same pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Epilogue {
-    /// Nothing.
-    None,
-    /// The bias of each output.
-    Bias,
-    /// The bias, then GELU by its tanh formula. It differs from the exact one by less than 5e-4, half of what one unit in
-    /// the last place of f16 is at 1.
-    BiasGelu,
-    /// The bias, then max(x, 0).
-    BiasRelu,
-}
-
-impl From<Activation> for Epilogue {
-    fn from(activation: Activation) -> Epilogue {
-        match activation {
-            Activation::Gelu | Activation::GeluTanh => Epilogue::BiasGelu,
-            Activation::Relu => Epilogue::BiasRelu,
-        }
-    }
-}
-
-/// What is multiplied and what comes out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Elements {
-    /// All matrices and the bias; sums are f32.
-    F16,
-    /// The same.
-    Bf16,
-    /// Signed bytes; what comes out is sums, i32. No epilogue.
-    Int8,
-    /// fp8 (e4m3); what comes out is sums, f32. No epilogue.
-    Fp8,
-    /// fp8; each sum by the scales of its token and its output, in f16 as the bias is. Not every card and library can.
-    Fp8ToF16,
-    /// The same in bf16.
-    Fp8ToBf16,
-}
-
-impl Elements {
-    /// Those of matrices and a bias that all have this dtype.
-    pub(super) fn of(dtype: DType) -> Result<Elements> {
-        match dtype {
-            DType::F16 => Ok(Elements::F16),
-            DType::BF16 => Ok(Elements::Bf16),
-            other => bail!("products here are of f16 or bf16, not of {other:?}"),
-        }
-    }
-
-    /// Whether tokens and outputs have scales that the product takes in.
-    pub(super) fn are_scaled(self) -> bool {
-        matches!(self, Elements::Fp8ToF16 | Elements::Fp8ToBf16)
-    }
-
-    /// Whether what comes out lies in the scratch.
-    fn are_summed(self) -> bool {
-        matches!(self, Elements::Int8 | Elements::Fp8)
-    }
-}
-
-/// One product.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Product {
-    pub(super) elements: Elements,
-    pub(super) tokens: usize,
-    pub(super) inputs: usize,
-    pub(super) outputs: usize,
-    pub(super) epilogue: Epilogue,
-    /// Whether it is added to what is where it goes; else that is not read.
-    pub(super) onto: bool,
-    pub(super) places: Places,
-}
-
-impl Product {
-    /// The same in the terms of the kernel of ours, which adds to nothing.
-    pub(super) fn as_kind(self, kind: Kind) -> hopper::Product {
-        assert!(!self.onto, "the kernel of ours writes what it computes");
-        let Product { tokens, inputs, outputs, epilogue, places, .. } = self;
-        let (after, bias) = match epilogue {
-            Epilogue::None => (After::Nothing, 0),
-            Epilogue::Bias => (After::Nothing, places.bias),
-            Epilogue::BiasGelu => (After::Gelu, places.bias),
-            Epilogue::BiasRelu => (After::Relu, places.bias),
-        };
-        let Places { x, weight, y, x_scales, weight_scales, .. } = places;
-        let scales = [x_scales, weight_scales];
-        hopper::Product { kind, after, tokens, inputs, outputs, x, weight, scales, bias, y }
-    }
-}
-
-/// What a product is looked up by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    pub(super) elements: Elements,
-    /// Rounded up.
-    pub(super) tokens: usize,
-    pub(super) inputs: usize,
-    pub(super) outputs: usize,
-    pub(super) epilogue: Epilogue,
-    pub(super) onto: bool,
 }
 
 /// cublasLt, with scratch of ours.
@@ -212,6 +112,8 @@ impl Gemm {
     }
 
     /// The same; `false` if cublasLt knows no way.
+    ///
+    /// What is added to what is there is not queued a second time after a failure: a part of it may have been.
     pub(super) fn run_if_known(&self, product: Product, stream: &CudaStream) -> Result<bool> {
         let Product { elements, tokens, inputs, outputs, epilogue, onto, .. } = product;
         if tokens == 0 {
@@ -223,18 +125,30 @@ impl Gemm {
         if plans.prepared.get(&Key { tokens: 0, ..key }).is_none_or(|before| *before < most) && most > 0 {
             self.prepare(&mut plans, key, product, most, stream);
         }
+        let mut refusal = None;
         if let Some(known) = plans.known.get(&key) {
             let Some(Plan { shape, algorithm }) = known else { return Ok(false) };
-            if shape.queue(self, algorithm, tokens, product.places, stream).is_ok() {
-                return Ok(true);
+            match shape.queue(self, algorithm, tokens, product.places, stream) {
+                Ok(()) => return Ok(true),
+                Err(error) if onto && !is_no_way(error) => return Err(failed(error, stream)),
+                // What was chosen with few tokens may yet be refused with more: then it is chosen anew.
+                Err(error) => refusal = Some(error),
             }
-            // What was chosen with few tokens may yet be refused with more: then it is chosen anew.
         }
         note_made();
-        let plan = self.queue_planned(key, product, stream)?;
-        let works = plan.is_some();
-        plans.known.insert(key, plan);
-        Ok(works)
+        match (self.queue_planned(key, product, stream)?, refusal) {
+            // There was a way, and there will be again.
+            (Choice::None, Some(error)) => Err(failed(error, stream)),
+            (Choice::None, None) => {
+                plans.known.insert(key, None);
+                Ok(false)
+            }
+            (Choice::Best(plan), _) => {
+                plans.known.insert(key, Some(plan));
+                Ok(true)
+            }
+            (Choice::Makeshift, _) => Ok(true),
+        }
     }
 
     /// Prepares the products that `body` queues for every number of tokens up to `tokens_max`: which way they are computed
@@ -247,9 +161,9 @@ impl Gemm {
     }
 
     /// Chooses plans for up to `most` tokens. A library loads a kernel when it is first launched, so each is, over the few
-    /// tokens that are there. Where the card has no room for one, a step may try again.
+    /// tokens that are there. Where the card has no room for one, it ends there: steps choose the rest, and the next load may
+    /// come farther.
     fn prepare(&self, plans: &mut Plans, key: Key, product: Product, most: usize, stream: &CudaStream) {
-        plans.prepared.insert(Key { tokens: 0, ..key }, most);
         let mut places = product.places;
         if product.onto {
             // What is there would be added to. Over a few tokens no algorithm has so much scratch that it gets here.
@@ -257,9 +171,14 @@ impl Gemm {
             places.y = self.scratch + self.scratch_bytes.saturating_sub(room) as Address;
         }
         let product = Product { places, ..product };
-        let mut launched = HashSet::new();
+        let mut most_here = most.min(PREPARED_MAX);
+        if key.elements.are_summed() {
+            // Larger ones are queued in pieces whose sums fit into the scratch.
+            most_here = most_here.min(self.sums().1 / (product.outputs * size_of::<f32>()));
+        }
+        let (mut launched, mut refused) = (HashSet::new(), HashSet::new());
         let mut tokens = 1;
-        while tokens <= most {
+        while tokens <= most_here {
             let key = Key { tokens: rounded(tokens), ..key };
             tokens = key.tokens + 1;
             if plans.known.contains_key(&key) {
@@ -269,45 +188,77 @@ impl Gemm {
             else {
                 continue;
             };
-            let mut works = |guess: &Algorithm| {
-                let known = launched.contains(&guess.data);
-                let works = known || shape.queue(self, guess, product.tokens, places, stream).is_ok();
-                works && (known || launched.insert(guess.data))
-            };
-            if let Some(algorithm) = guesses.into_iter().find(|guess| works(guess)) {
-                note_made();
+            for algorithm in guesses {
+                if refused.contains(&algorithm.data) {
+                    continue;
+                }
+                if !launched.contains(&algorithm.data) {
+                    if let Err(error) = shape.queue(self, &algorithm, product.tokens, places, stream) {
+                        if !is_no_way(error) && short_of_memory(stream).is_some() {
+                            return;
+                        }
+                        refused.insert(algorithm.data);
+                        continue;
+                    }
+                    launched.insert(algorithm.data);
+                    note_made();
+                }
                 plans.known.insert(key, Some(Plan { shape, algorithm }));
+                break;
             }
         }
+        plans.prepared.insert(Key { tokens: 0, ..key }, most);
     }
 
-    /// Queues a product whose plan is to be found. `None` if cublasLt knows no way.
-    fn queue_planned(&self, key: Key, product: Product, stream: &CudaStream) -> Result<Option<Plan>> {
+    /// Queues a product whose plan is to be found.
+    fn queue_planned(&self, key: Key, product: Product, stream: &CudaStream) -> Result<Choice> {
         let found = Shape::new(key).and_then(|shape| Ok((shape.guesses(self, product.places)?, shape)));
         let (guesses, shape) = match found {
             Ok(found) => found,
             // Not every library has such products: it is no error that this one has none.
-            Err(_) if key.elements.are_scaled() => return Ok(None),
+            Err(_) if key.elements.are_scaled() => return Ok(Choice::None),
             Err(error) => return Err(candle_core::Error::wrap(error)),
         };
-        // A guess may still be refused when it is queued: the first that is not is taken, and has done its work, which a
-        // second time would be added to the first.
+        // A guess may still be refused when it is queued: the first that is not is taken, and has done its work.
         let mut refusal = None;
         for algorithm in guesses {
             match shape.queue(self, &algorithm, product.tokens, product.places, stream) {
-                Ok(()) => return Ok(Some(Plan { shape, algorithm })),
+                Ok(()) if refusal.is_none() => return Ok(Choice::Best(Plan { shape, algorithm })),
+                Ok(()) => return Ok(Choice::Makeshift),
+                Err(error) if is_no_way(error) => {}
+                Err(error) if product.onto => return Err(failed(error, stream)),
                 Err(error) => refusal = Some(error),
             }
         }
         // That there is no way is for good. A refusal that may pass does not say so.
-        match refusal {
-            None | Some(CublasError(sys::cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED)) => Ok(None),
-            Some(error) => match short_of_memory(stream) {
-                Some(free) => bail!("out of memory for a kernel, {free} bytes are free: {error:?}"),
-                None if key.elements.are_scaled() => Ok(None),
-                None => Err(candle_core::Error::wrap(error)),
-            },
-        }
+        refusal.map_or(Ok(Choice::None), |error| Err(failed(error, stream)))
+    }
+}
+
+/// A plan that was chosen for a product that is queued by it.
+enum Choice {
+    /// cublasLt knows no way.
+    None,
+    /// The way that it believes in most.
+    Best(Plan),
+    /// Another, for this time: one that it believes in more was refused, which may pass.
+    Makeshift,
+}
+
+/// Whether a refusal says that the product cannot be computed so.
+fn is_no_way(CublasError(status): CublasError) -> bool {
+    use sys::cublasStatus_t as Status;
+    matches!(
+        status,
+        Status::CUBLAS_STATUS_NOT_SUPPORTED | Status::CUBLAS_STATUS_INVALID_VALUE | Status::CUBLAS_STATUS_ARCH_MISMATCH
+    )
+}
+
+/// What a refusal means for a step.
+fn failed(error: CublasError, stream: &CudaStream) -> candle_core::Error {
+    match short_of_memory(stream) {
+        Some(free) => candle_core::Error::msg(format!("out of memory for a kernel, {free} bytes are free: {error:?}")),
+        None => candle_core::Error::wrap(error),
     }
 }
 

@@ -5,9 +5,9 @@ use cudarc::driver::PushKernelArg;
 
 use super::cublas_lt::Places;
 use super::eight_bit::Codes;
-use super::gemm::{Elements, Epilogue, Product};
 use super::layout::Layout;
 use super::operations::{Operations, launch};
+use super::product::{Elements, Epilogue, Product};
 use super::tensors::{address, address_of, memory};
 use crate::config::Pooling;
 use crate::ops::label::operation;

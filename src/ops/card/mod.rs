@@ -12,6 +12,8 @@ mod tensors;
 #[cfg(feature = "cuda")]
 mod cublas_lt;
 #[cfg(feature = "cuda")]
+mod product;
+#[cfg(feature = "cuda")]
 mod gemm;
 #[cfg(feature = "cuda")]
 mod hopper;
@@ -43,13 +45,13 @@ pub(crate) use fetch::{Fetch, fetch, fetch_states};
 #[cfg(feature = "cuda")]
 pub(crate) use gate::gate;
 #[cfg(feature = "cuda")]
-pub(crate) use gemm::Epilogue;
-#[cfg(feature = "cuda")]
 pub(crate) use layers::{Summed, add_linear, add_norm, embed, linear, pool, pool_into, vectors};
 #[cfg(feature = "cuda")]
 pub(crate) use layout::Layout;
 #[cfg(feature = "cuda")]
 pub(crate) use operations::{Operations, capability, made};
+#[cfg(feature = "cuda")]
+pub(crate) use product::Epilogue;
 #[cfg(feature = "cuda")]
 pub(crate) use recordings::{Key, Recordings};
 #[cfg(feature = "cuda")]

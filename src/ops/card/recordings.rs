@@ -21,8 +21,10 @@ use super::tensors::{Address, address};
 /// back.
 const KEPT_MAX: usize = 32;
 
-/// Where less of the card is free, nothing is recorded: a step needs it more.
-const FREE_MIN: usize = 64 << 20;
+/// Where less of the card is free, nothing is recorded: a step needs it more. Where still less is, what is recorded goes. Far
+/// enough apart that the workspace of a large step, which comes and goes, does not take what the next one makes anew.
+const RECORDS_FROM: usize = 96 << 20;
+const KEEPS_FROM: usize = 32 << 20;
 
 /// Recordings that a model may make before they have to pay: from then on, one for each time that one was used. A pool in
 /// which addresses keep changing costs a model so many, and no more.
@@ -66,15 +68,15 @@ impl Recordings {
         if self.made >= ON_TRUST + self.used {
             return Ok(());
         }
-        let (free, _) = operations.stream.context().mem_get_info().map_err(candle_core::Error::wrap)?;
-        let is_tight = free < FREE_MIN;
-        if self.kept.len() >= KEPT_MAX || (is_tight && !self.kept.is_empty()) {
+        let free = operations.stream.context().mem_get_info().map_or(0, |(free, _)| free);
+        let records = free >= RECORDS_FROM;
+        if (records && self.kept.len() >= KEPT_MAX) || (free < KEEPS_FROM && !self.kept.is_empty()) {
             // One of them may be running.
             operations.stream.synchronize().map_err(candle_core::Error::wrap)?;
             self.kept.clear();
             note_made();
         }
-        if !is_tight {
+        if records {
             self.made += 1;
             self.kept.insert(key, record(operations, body)?);
             note_made();
