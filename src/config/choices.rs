@@ -128,7 +128,7 @@ choice!(
 choice!(
     /// What happens when a step gets less memory than it needs.
     OutOfMemory {
-        /// The ladder helps: trim, halve, evict, and refuse single rows at last.
+        /// The ladder helps: trim, halve, evict, and try single rows again before they are refused.
         Ladder = "ladder",
         /// Its requests are refused: the control arm of a comparison.
         Refuse = "refuse",

@@ -157,7 +157,7 @@ settings! {
         /// Whether free memory is read before each step (live) or only once (off).
         readings: Readings = "live",
             "'off' ignores neighbours: steps run out of memory when they grow. For comparisons.";
-        /// What happens when a step gets less memory than it needs: trim, halve the batch, evict, refuse single rows (ladder), or refuse its requests at once (refuse).
+        /// What happens when a step gets less memory than it needs: trim, halve the batch, evict, try single rows again for ten seconds (ladder), or refuse its requests at once (refuse).
         out_of_memory: OutOfMemory = "ladder",
             "'refuse' is what servers without a ladder do. For comparisons.";
         /// How long workspace may lie idle: what no step needed for one to two times so long is given back, but for 8 MiB and the smallest step of a loaded model.

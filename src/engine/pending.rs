@@ -38,7 +38,7 @@ impl PendingRequest {
         self.first_step_at.get_or_insert(now);
     }
 
-    /// Stores the result of one row. A row runs once; its result comes once.
+    /// Stores the result of one row. It comes once, however often the row was tried.
     pub(super) fn put(&mut self, index: usize, vector: Vec<f32>) {
         let slot = &mut self.results[index];
         debug_assert!(slot.is_none(), "row {index} was computed twice");

@@ -167,7 +167,7 @@ impl Core {
         if let Some(fault) = &lost {
             self.lose_device(fault);
         }
-        let tokens = self.real_tokens(&step.members);
+        let tokens = self.real_tokens(&step.members, &rows);
         self.rig.model_metrics(model).step_completed(&step, &observed, tokens);
         self.life(model).profile_news |= step.purpose == Purpose::Probe;
         if step.purpose == Purpose::Serve {
@@ -215,12 +215,14 @@ impl Core {
         }
     }
 
-    fn real_tokens(&mut self, members: &[Member]) -> u64 {
-        let tokens = |member: &Member| {
+    /// Tokens of the members that are not to be run again.
+    fn real_tokens(&mut self, members: &[Member], rows: &[Result<Vec<f32>, RowFailure>]) -> u64 {
+        let mut tokens = |member: &Member| {
             let request = self.pending.get_mut(member.request);
             request.map_or(0, |request| request.rows[row_index(member)].ids.len() as u64)
         };
-        members.iter().map(tokens).sum()
+        let ran = members.iter().zip(rows).filter(|(_, row)| !matches!(row, Err(RowFailure::OutOfMemory(_))));
+        ran.map(|(member, _)| tokens(member)).sum()
     }
 
     /// Notes the step with each request that took part, once.

@@ -49,7 +49,7 @@ impl Scheduler {
         lane.occupancy = lane.occupancy.plus(request.occupancy());
         request.load_by = (!lane.is_serving()).then(|| arrival + lane.settings.load_timeout);
         let class = lane.class_mut(request.facts.priority);
-        if class.queue.is_empty() {
+        if class.queue.oldest().is_none() {
             self.clock.enter(&mut class.flow);
         }
         class.queue.push(&request);

@@ -69,9 +69,16 @@ impl Scheduler {
                 // Only time in which these rows could have been served counts.
                 let began = step.chosen_at.max(lane.last_step);
                 let since = lane.last_step.max(oldest).min(began);
-                lane.drain.record(step.members.len() as u64, now.since(since));
+                let without = match (seen.outcome, refused.len()) {
+                    (Outcome::OutOfMemory, 0) => step.members.len(),
+                    (_, refused) => refused,
+                };
+                // A step in which nobody was served says nothing about how long one takes.
+                if without < step.members.len() {
+                    lane.drain.record((step.members.len() - without) as u64, now.since(since));
+                    self.usual_step = average(self.usual_step, seen.time);
+                }
                 lane.last_step = now;
-                self.usual_step = average(self.usual_step, seen.time);
                 self.settle(now, &step.members, seen, refused, ceiling)
             }
         }

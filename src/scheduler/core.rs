@@ -8,7 +8,7 @@ use super::queue::Requests;
 use super::request::Request;
 use super::settings::{LaneSettings, Settings, WhileNotReady};
 use super::timers::{Expiry, Timers};
-use super::waiting::Waiting;
+use super::waiting::{Priority, Waiting};
 use super::watchdog::Watchdog;
 use crate::admission::{Occupancy, Rejection};
 use crate::memory::Profile;
@@ -26,7 +26,7 @@ use crate::units::{Micros, ModelId, RequestId, StepId, Timestamp};
 /// - at most one step is in flight, and one behind it that [`Scheduler::poll_ahead`] gave;
 /// - every step for requests contains the oldest one that fits of the class whose turn it is, and no request is overtaken
 ///   by younger ones of its class in more than K steps of its lane (how often other classes go first is bounded by
-///   their share of device time);
+///   their share of device time); but for those held back because the device had no memory for them just now;
 /// - an idle device with something to run yields a step, or a time at which to ask again.
 #[derive(Debug)]
 pub struct Scheduler {
@@ -231,7 +231,7 @@ impl Scheduler {
         if let Some(load_by) = request.load_by {
             self.timers.clear(load_by, id, Expiry::Load);
         }
-        if let Some(until) = request.denied.and_then(|denied| denied.until) {
+        if let Some(until) = request.held_until {
             self.timers.clear(until, id, Expiry::Hold);
         }
         if let Some(blocked) = request.blocked {
@@ -251,8 +251,13 @@ impl Scheduler {
             assert_eq!(lane.occupancy, occupancy, "the occupancy of {model} is that of its requests");
             let queued: u64 = lane.waiting_classes().map(|class| lane.class(class).queue.rows()).sum();
             assert_eq!(queued, occupancy.rows, "every waiting row of {model} is in its queue");
+            Priority::ALL.into_iter().for_each(|class| lane.class(class).queue.check());
             for request in mine() {
                 assert!(!request.is_done(), "{} is done, but not answered", request.facts.id);
+                let held = lane.class(request.facts.priority).queue.holds(request.facts.id);
+                assert_eq!(held, request.held_until.is_some(), "{} is held back until a time", request.facts.id);
+                let timer = |until| self.timers.contains(until, request.facts.id, Expiry::Hold);
+                assert!(request.held_until.is_none_or(timer), "{} is held back for good", request.facts.id);
                 let running = self.is_running(model);
                 assert!(request.in_flight() == 0 || running, "{} is in flight without a step", request.facts.id);
             }

@@ -2,7 +2,7 @@
 //!
 //! The driver may refuse what it says is free: a neighbour was faster, a library loads a kernel, what is free lies in
 //! pieces. None of that lasts, so such a row waits again, a little longer each time. Its request is held back as a whole
-//! meanwhile, out of everybody's way.
+//! meanwhile, out of everybody's way. A row that has its result has forgotten all that.
 
 use super::core::Scheduler;
 use super::request::Denied;
@@ -17,10 +17,12 @@ impl Scheduler {
     /// for long enough: nothing has changed then.
     pub(super) fn wait_again(&mut self, now: Timestamp, id: RequestId, index: u32) -> bool {
         let request = self.requests.get_mut(&id).expect("found by the caller");
-        let before = request.denied.unwrap_or(Denied { since: now, times: 0, until: None });
-        if now.since(before.since) >= self.settings.denied_wait_max {
+        let Denied { since, times } = request.denied.get(&index).copied().unwrap_or(Denied { since: now, times: 0 });
+        if now.since(since) >= self.settings.denied_wait_max {
             return false;
         }
+        let times = times.saturating_add(1);
+        request.denied.insert(index, Denied { since, times });
         let lane = self.lanes.get_mut(&request.facts.model).expect("a request waits in a lane");
         lane.class_mut(request.facts.priority).queue.hold(request, 1);
         request.wait_again(index);
@@ -29,21 +31,22 @@ impl Scheduler {
         if let Some(blocked) = request.blocked.take() {
             self.timers.clear(blocked.since + self.settings.memory_wait_max, id, Expiry::Memory);
         }
-        // Several rows of a request may come back at once.
-        if before.until.is_none() {
-            let times = before.times.saturating_add(1);
-            let until = now + hold(self.settings.memory_retry, times);
-            request.denied = Some(Denied { times, until: Some(until), ..before });
-            self.timers.set(until, id, Expiry::Hold);
+        // Several rows of a request may come back, at once or one step after the other.
+        let until = now + hold(self.settings.memory_retry, times);
+        let before = request.held_until.replace(until.max(request.held_until.unwrap_or(until)));
+        if let Some(before) = before {
+            self.timers.clear(before, id, Expiry::Hold);
         }
+        self.timers.set(request.held_until.unwrap_or(until), id, Expiry::Hold);
         true
     }
 
     /// Lets a request be chosen again that was held back.
     pub(super) fn release(&mut self, id: RequestId) {
         let Some(request) = self.requests.get_mut(&id) else { return };
-        let Some(denied) = &mut request.denied else { return };
-        denied.until = None;
+        if request.held_until.take().is_none() {
+            return;
+        }
         let lane = self.lanes.get_mut(&request.facts.model).expect("a request waits in a lane");
         let class = lane.class_mut(request.facts.priority);
         if class.queue.oldest().is_none() {

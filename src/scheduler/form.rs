@@ -8,6 +8,7 @@ use super::search::Seed;
 use super::settings::Settings;
 use super::step::Reason;
 use super::waiting::Priority;
+use crate::admission::Occupancy;
 use crate::memory::{Shape, ShapeKind};
 use crate::units::{Bytes, Timestamp};
 
@@ -69,9 +70,12 @@ impl Forming<'_> {
     fn knee(&self, seed: &Seed) -> Option<u32> {
         let kind = self.lane.settings.kind;
         let (smallest, extent) = alone(kind, seed.row.tokens).position();
+        let held = self.lane.waiting_classes().flat_map(|class| self.lane.class(class).queue.held());
+        let held = held.map(|id| self.requests[&id].occupancy()).fold(Occupancy::default(), Occupancy::plus);
+        let all = self.lane.occupancy;
         let waiting = match kind {
-            ShapeKind::Padded => self.lane.occupancy.rows,
-            ShapeKind::Ragged | ShapeKind::Generate => self.lane.occupancy.tokens,
+            ShapeKind::Padded => all.rows.saturating_sub(held.rows),
+            ShapeKind::Ragged | ShapeKind::Generate => all.tokens.saturating_sub(held.tokens),
         };
         let profile = self.lane.profile.as_ref()?;
         let fastest = profile.fastest(extent)?;

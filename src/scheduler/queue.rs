@@ -138,6 +138,26 @@ impl Queue {
         Nearest { tokens, longer: Some(longer.peekable()), shorter: Some(shorter.peekable()) }
     }
 
+    /// Requests that wait and may not be chosen now.
+    pub(super) fn held(&self) -> impl Iterator<Item = RequestId> + '_ {
+        self.held.iter().copied()
+    }
+
+    /// Whether a request waits and may not be chosen now.
+    pub(super) fn holds(&self, id: RequestId) -> bool {
+        self.held.contains(&id)
+    }
+
+    /// Checks what can be seen from within.
+    ///
+    /// # Panics
+    /// When it does not hold.
+    pub(super) fn check(&self) {
+        assert!(self.by_age.is_disjoint(&self.held), "a request is held back, or may be chosen");
+        let rows: usize = self.by_length.values().map(BTreeMap::len).sum();
+        assert_eq!(rows, self.window_rows, "the rows of the window are counted");
+    }
+
     /// Rows that wait.
     pub(super) fn rows(&self) -> u64 {
         self.rows

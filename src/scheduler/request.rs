@@ -1,5 +1,7 @@
 //! An accepted request until it is answered.
 
+use std::collections::BTreeMap;
+
 use super::Waiting;
 use crate::admission::Occupancy;
 use crate::units::{Bytes, Timestamp};
@@ -30,15 +32,13 @@ pub(super) struct Blocked {
     pub(super) available: Bytes,
 }
 
-/// The device had no memory for rows of a request although the books had said so.
+/// The device had no memory for a row although the books had said so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Denied {
     /// When that happened first.
     pub(super) since: Timestamp,
     /// How often it has happened.
     pub(super) times: u32,
-    /// While the request is held back: until when.
-    pub(super) until: Option<Timestamp>,
 }
 
 /// An accepted request. Invariant: `waiting`, `in_flight` and the rows that are done sum to `facts.rows.len()`.
@@ -50,8 +50,10 @@ pub(super) struct Request {
     in_flight: u32,
     /// Set while its oldest waiting row does not fit.
     pub(super) blocked: Option<Blocked>,
-    /// Set from the first time on that the device had no memory for it.
-    pub(super) denied: Option<Denied>,
+    /// Its rows without a result for which the device had no memory, by index.
+    pub(super) denied: BTreeMap<u32, Denied>,
+    /// While it is held back because of them: until when.
+    pub(super) held_until: Option<Timestamp>,
     /// When it gives up waiting for its model to be loaded, if it came before that.
     pub(super) load_by: Option<Timestamp>,
 }
@@ -59,7 +61,16 @@ pub(super) struct Request {
 impl Request {
     pub(super) fn new(facts: Waiting) -> Self {
         let rows = vec![RowState::Waiting; facts.rows.len()];
-        Request { waiting: rows.len() as u32, in_flight: 0, rows, facts, blocked: None, denied: None, load_by: None }
+        Request {
+            waiting: rows.len() as u32,
+            in_flight: 0,
+            rows,
+            facts,
+            blocked: None,
+            denied: BTreeMap::new(),
+            held_until: None,
+            load_by: None,
+        }
     }
 
     /// Its rows that wait, in order: index and tokens.
@@ -105,6 +116,7 @@ impl Request {
         assert_eq!(*row, RowState::InFlight, "a row finishes once");
         *row = RowState::Done;
         self.in_flight -= 1;
+        self.denied.remove(&index);
     }
 
     /// Row `index`, which was in a step, has no result and waits again.

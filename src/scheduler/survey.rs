@@ -49,11 +49,11 @@ impl Scheduler {
         let probe = lane.profile.as_ref()?.next_probe(lane.drift.within(headroom));
         // In a class's turn only what its oldest request waits for is measured, not whatever else is left.
         let probe = probe.filter(|probe| turn.claim == Claim::Survey || is_smallest(probe.shape));
-        // Who comes while a probe runs waits for the end of that run. So while nothing waits here, one is started only
+        // Who comes while a probe runs waits for the end of that run. So while nothing can be served here, one is started only
         // once nobody has been served for as long as it takes; but for those without which the model cannot serve.
         if let Some(probe) = probe
             && turn.claim == Claim::Survey
-            && lane.is_empty()
+            && lane.ready_classes().next().is_none()
             && !is_smallest(probe.shape)
         {
             let served = self.lanes.values().map(|lane| lane.last_step).max().unwrap_or(Timestamp::START);

@@ -39,6 +39,11 @@ impl Timers {
         self.by_time.remove(&(at, id, expiry));
     }
 
+    /// Whether it is set.
+    pub(super) fn contains(&self, at: Timestamp, id: RequestId, expiry: Expiry) -> bool {
+        self.by_time.contains(&(at, id, expiry))
+    }
+
     /// Takes out the first timer that has gone off.
     pub(super) fn pop(&mut self, now: Timestamp) -> Option<(RequestId, Expiry)> {
         let &(at, id, expiry) = self.by_time.first()?;

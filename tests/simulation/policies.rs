@@ -238,6 +238,40 @@ fn a_row_that_the_device_refuses_for_a_while_is_served_in_the_end() {
     assert!(at <= start + Micros::millis(1_700), "{at:?}");
 }
 
+/// A shortage that a request has got over does not count when another comes.
+#[test]
+fn a_second_shortage_has_the_whole_time_again() {
+    let settings = Settings { denied_wait_max: Micros::millis(300), ..Settings::default() };
+    let (mut world, id) = one_model(Bytes::mib(130), settings);
+    let start = world.now;
+    let long = world.submit(request(id, &[500; 100]));
+    for at in [50, 600] {
+        world.at(start + Micros::millis(at), Event::DriverMax(Bytes::mib(5)));
+        world.at(start + Micros::millis(at + 60), Event::DriverMax(Bytes::MAX));
+    }
+    world.run_until(start + Micros::millis(700));
+    assert_eq!(world.answer(long), None, "it takes longer than that");
+    world.run_to_the_end();
+    assert!(world.finished(long), "{:?}", world.answer(long));
+    assert!(world.coverage.count("row: waits again") >= 4);
+}
+
+/// While its only request is held back a model saves up no turns.
+#[test]
+fn time_in_which_all_are_held_back_is_not_owed() {
+    let mut world = World::new(1, Settings::default(), Bytes::mib(300));
+    let ids = [0u32, 1].map(|id| world.add(id, model(Truth::SMALL), lane(&Truth::SMALL), Budget::SHARED));
+    ids.into_iter().for_each(|id| world.load_now(id));
+    world.driver_max = Bytes::mib(5);
+    let held = world.submit(request(ids[0], &[500]));
+    saturate(&mut world, &[request(ids[1], &[16])], 50, Micros::secs(3));
+    assert_eq!(world.answer(held), None);
+    let load = ids.map(|id| request(id, &[16]));
+    let used = saturate(&mut world, &load, 50, Micros::secs(1));
+    let part = used[0] as f64 / (used[0] + used[1]) as f64;
+    assert!((0.45..0.55).contains(&part), "{part} of the time: {used:?}");
+}
+
 /// The control arm of comparisons answers at once.
 #[test]
 fn rows_are_refused_at_once_where_they_may_not_be_tried_again() {

@@ -35,15 +35,15 @@ pub(crate) struct Record {
     pub(crate) rows_in: Vec<Option<u64>>,
     /// In how many steps it was overtaken although it fitted.
     pub(crate) overtaken: u32,
-    /// How often the device had no memory for it, and until when it is held back.
-    pub(crate) denied: u32,
+    /// How often the device had no memory for a row, and until when the request is held back.
+    pub(crate) denied: BTreeMap<u32, u32>,
     pub(crate) held_until: Timestamp,
 }
 
 impl Record {
     fn new(facts: Waiting) -> Record {
         let rows_in = vec![None; facts.rows.len()];
-        Record { facts, answer: None, rows_in, overtaken: 0, denied: 0, held_until: Timestamp::START }
+        Record { facts, answer: None, rows_in, overtaken: 0, denied: BTreeMap::new(), held_until: Timestamp::START }
     }
 }
 
@@ -449,19 +449,23 @@ impl World {
     fn denied(&mut self, members: &[Member], ran: &Ran) {
         let all = 0..members.len();
         let none_named = ran.observed.outcome == Outcome::OutOfMemory && ran.refused.is_empty();
-        let positions = if none_named { all.collect() } else { ran.refused.clone() };
-        for member in positions.into_iter().map(|position| &members[position]) {
+        let positions: Vec<usize> = if none_named { all.collect() } else { ran.refused.clone() };
+        for (position, member) in members.iter().enumerate() {
             let Work::Row { index } = member.work else { unreachable!("nothing here generates") };
             let record = self.requests.get_mut(&member.request).expect("members are requests");
             if record.answer.is_some() {
                 continue;
             }
+            if !positions.contains(&position) {
+                record.denied.remove(&index);
+                continue;
+            }
             self.coverage.hit("row: waits again");
             record.rows_in[index as usize] = None;
-            if record.held_until <= self.now {
-                record.held_until = self.now + Micros::millis(20 << record.denied.min(10)).min(Micros::secs(1));
-                record.denied += 1;
-            }
+            let times = record.denied.entry(index).or_default();
+            let until = self.now + Micros::millis(20 << (*times).min(10)).min(Micros::secs(1));
+            *times += 1;
+            record.held_until = record.held_until.max(until);
         }
     }
 

@@ -111,7 +111,7 @@ pub(super) struct Event {
 
 /// The rungs of the out-of-memory ladder from the lowest, in words.
 pub(super) const RUNGS: [(&str, &str); 4] =
-    [("trim", "trimmed"), ("halve", "halved"), ("evict", "evicted another"), ("refuse", "refused rows")];
+    [("trim", "trimmed"), ("halve", "halved"), ("evict", "evicted another"), ("refuse", "gave up rows")];
 
 impl View {
     /// What is to be shown of a server that was seen like this.

@@ -125,7 +125,10 @@ impl ModelMetrics {
         to.batch_rows.observe(step.members.len() as f64);
         to.batch_tokens.observe(step.shape.tokens() as f64);
         to.tokens_real.inc_by(tokens_real);
-        to.tokens_computed.inc_by(step.shape.tokens());
+        // What got no memory was not computed, and is tried again.
+        if seen.outcome != StepOutcome::OutOfMemory {
+            to.tokens_computed.inc_by(step.shape.tokens());
+        }
         if tokens_real > 0 {
             to.batch_padded.observe(step.shape.tokens() as f64 / tokens_real as f64);
         }
