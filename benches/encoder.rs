@@ -1,4 +1,5 @@
-//! What an encoder computes: `cargo bench --bench encoder -- [--folder MODEL] [--dtype DTYPE] [--seconds S]`.
+//! What an encoder computes: `cargo bench --bench encoder -- [--folder MODEL] [--dtype DTYPE] [--pooling POOLING]
+//! [--seconds S]`.
 //!
 //! The model has the shape of all-MiniLM-L6-v2 and random weights, so that nothing is downloaded; `--folder` takes a
 //! real one. Rows are as long as texts are (8 to 256 tokens, mean about 100) unless a case says otherwise. A figure is
@@ -31,6 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         // fp8 is a card's.
         None => Dtype::ALL.iter().copied().filter(|dtype| *dtype != Dtype::Fp8).collect(),
     };
+    let pooling = option("--pooling").map(|name| name.parse()).transpose()?;
     let time = Duration::from_secs_f64(option("--seconds").map_or(Ok(2.0), |seconds| seconds.parse())?);
     let made = tempfile::tempdir()?;
     let folder = match option("--folder") {
@@ -43,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("threads: {}", rayon::current_num_threads());
     println!("{:8} {:24} {:>8} {:>12} {:>16} {:>10}", "dtype", "rows", "tokens", "tokens/s", "tokens/cpu-s", "step");
     for dtype in dtypes {
-        let config = ModelConfig { dtype, ..ModelConfig::new("bench", Source::Path(folder.clone())) };
+        let config = ModelConfig { dtype, pooling, ..ModelConfig::new("bench", Source::Path(folder.clone())) };
         let mut model = Blueprint::new(&config, ModelFiles::open(&folder)?)?.load(&Device::Cpu)?;
         let equal = |count: usize, length: usize| row_set(vec![length; count]);
         for (name, rows) in [

@@ -6,7 +6,7 @@ use candle_core::{D, Result, Tensor};
 use candle_nn::ops::softmax;
 
 use super::math::exp;
-use super::{Rows, Sight, host, parallel};
+use super::{Picked, Rows, Sight, host, parallel};
 
 /// Queries of a tile. With the keys of a tile and a head of 64 values a tile's memory is about 130 KiB a thread.
 const QUERIES: usize = 64;
@@ -26,23 +26,23 @@ pub(crate) fn attention_scratch(size: usize) -> usize {
 /// `qkv` is (tokens, 3 * width): queries, keys and values side by side, without their biases, which are `bias`
 /// (3 * width). Only that of the queries enters the scores: that of the keys shifts all scores of a query alike,
 /// which softmax does not see; that of the values is added at the end, since the weights sum to 1.
-/// Positions of no row are left as they are in `out`.
+/// `out` has the picked positions alone, and those of no row are left as they are.
 pub(crate) fn attention(
     qkv: &Tensor,
     bias: Option<&Tensor>,
-    rows: &Rows,
+    picked: &Picked,
     heads: usize,
     sight: Sight,
     out: &Tensor,
     scratch: &Tensor,
 ) -> Result<()> {
-    let (tokens, width) = out.dims2()?;
-    assert!(qkv.dims() == [tokens, 3 * width] && rows.tokens() == tokens);
+    let (count, width) = out.dims2()?;
+    assert!(qkv.dims() == [picked.rows().tokens(), 3 * width] && picked.alone().tokens() == count);
     let size = width / heads;
     host::read(qkv, |qkv: &[f32]| {
         host::read_or_zeros(bias, 3 * width, |bias| {
             host::write(out, |out| {
-                let tiles = tiles(rows, out, width);
+                let tiles = tiles(picked, out, width);
                 host::write(scratch, |scratch| {
                     parallel::for_each_task(tiles.into_iter(), scratch, Tile::elements(size), |queries, scratch| {
                         for head in 0..heads {
@@ -68,17 +68,17 @@ struct Queries<'a> {
 }
 
 /// Cuts the rows into tiles of queries. `out` is cut along with them, so that each tile owns what it writes.
-fn tiles<'a>(rows: &Rows, mut out: &'a mut [f32], width: usize) -> Vec<Queries<'a>> {
+fn tiles<'a>(picked: &Picked, mut out: &'a mut [f32], width: usize) -> Vec<Queries<'a>> {
     let mut tiles = Vec::new();
     let mut at = 0;
-    for (start, length) in rows.iter() {
-        (_, out) = std::mem::take(&mut out).split_at_mut((start - at) * width);
-        for first in (0..length).step_by(QUERIES) {
-            let (mine, rest) = std::mem::take(&mut out).split_at_mut(QUERIES.min(length - first) * width);
+    for (start, length, queries, to) in picked.iter() {
+        (_, out) = std::mem::take(&mut out).split_at_mut((to - at) * width);
+        at = to + queries.len();
+        for first in queries.clone().step_by(QUERIES) {
+            let (mine, rest) = std::mem::take(&mut out).split_at_mut(QUERIES.min(queries.end - first) * width);
             tiles.push(Queries { start, length, first, out: mine });
             out = rest;
         }
-        at = start + length;
     }
     tiles
 }
@@ -321,6 +321,7 @@ mod tests {
     use candle_core::{DType, Device};
 
     use super::*;
+    use crate::ops::Pick;
     use crate::ops::tests::{assert_close, random};
 
     #[test]
@@ -352,8 +353,16 @@ mod tests {
         let out = Tensor::zeros((rows.tokens(), width), DType::F32, &Device::Cpu)?;
         let scratch = Tensor::zeros(attention_scratch(size), DType::F32, &Device::Cpu)?;
         for bias in [None, Some(&bias)] {
-            attention(&qkv, bias, &rows, heads, sight, &out, &scratch)?;
-            assert_close(&out, &attention_plain(&qkv, bias, &rows, heads, sight)?, 2e-5);
+            let all = attention_plain(&qkv, bias, &rows, heads, sight)?;
+            attention(&qkv, bias, &Picked::new(&rows, Pick::All), heads, sight, &out, &scratch)?;
+            assert_close(&out, &all, 2e-5);
+            for pick in [Pick::First, Pick::Last] {
+                let picked = Picked::new(&rows, pick);
+                let expected = picked.take(&all.copy()?)?;
+                let out = Tensor::full(f32::NAN, expected.shape(), &Device::Cpu)?;
+                attention(&qkv, bias, &picked, heads, sight, &out, &scratch)?;
+                assert_close(&out, &expected, 2e-5);
+            }
         }
         Ok(())
     }
@@ -368,7 +377,7 @@ mod tests {
         let first = |values: &[f32]| -> Result<Vec<f32>> {
             let qkv = Tensor::from_slice(values, (length, 3 * width), &Device::Cpu)?;
             let out = Tensor::zeros((length, width), DType::F32, &Device::Cpu)?;
-            attention(&qkv, None, &rows, 1, sight, &out, &scratch)?;
+            attention(&qkv, None, &Picked::new(&rows, Pick::All), 1, sight, &out, &scratch)?;
             out.narrow(0, 0, 10)?.flatten_all()?.to_vec1()
         };
         let before = first(&values)?;
@@ -384,7 +393,7 @@ mod tests {
         let (qkv, bias) = (random(&[150, 24], 200.0), random(&[24], 1.0));
         let out = Tensor::zeros((150, 8), DType::F32, &Device::Cpu)?;
         let scratch = Tensor::zeros(attention_scratch(8), DType::F32, &Device::Cpu)?;
-        attention(&qkv, Some(&bias), &rows, 1, Sight::EVERYTHING, &out, &scratch)?;
+        attention(&qkv, Some(&bias), &Picked::new(&rows, Pick::All), 1, Sight::EVERYTHING, &out, &scratch)?;
         assert_close(&out, &attention_plain(&qkv, Some(&bias), &rows, 1, Sight::EVERYTHING)?, 2e-2);
         Ok(())
     }

@@ -10,8 +10,8 @@ use crate::relatives::{data, items};
 use crate::support::{config, difference, load, numbers, step};
 
 /// An embedder of the encoder in a folder.
-fn embedder(name: &str, dtype: Dtype) -> Blueprint {
-    let config = ModelConfig { task: Some(Task::Embed), pooling: Some(Pooling::Mean), ..config(name, dtype) };
+fn embedder(name: &str, pooling: Pooling) -> Blueprint {
+    let config = ModelConfig { task: Some(Task::Embed), pooling: Some(pooling), ..config(name, Dtype::F32) };
     Blueprint::new(&config, ModelFiles::open(&data(name)).unwrap()).unwrap()
 }
 
@@ -33,7 +33,7 @@ fn each_token_has_its_own() {
         let of = |name: &str| weights[name].to_dtype(DType::F32).unwrap();
         let (weight, bias) = (of("classifier.weight"), of("classifier.bias"));
         let items = items(name);
-        for blueprint in variants(embedder(name, Dtype::F32)) {
+        for blueprint in variants(embedder(name, Pooling::Mean)) {
             let encoder = &blueprint.card().encoder;
             let rows = items.iter().map(|item| encoder.encode(item["text"].as_str().unwrap(), None, Truncate::No));
             let rows: Vec<TokenRow> = rows.map(|row| with_states(&row.unwrap())).collect();
@@ -55,7 +55,7 @@ fn each_token_has_its_own() {
 #[test]
 fn beside_them_others_have_their_usual_answers() {
     for name in ["roberta", "modernbert"] {
-        for blueprint in variants(embedder(name, Dtype::F32)) {
+        for blueprint in variants(embedder(name, Pooling::Mean)) {
             let items = items(name);
             let encoder = &blueprint.card().encoder;
             let usual = items.iter().map(|item| {
@@ -80,6 +80,40 @@ fn beside_them_others_have_their_usual_answers() {
                     let worst = difference(found, expected);
                     assert!(worst <= 1e-4, "{name}: {what} of {tokens} tokens: off by {worst}");
                 }
+            }
+        }
+    }
+}
+
+/// Where only one token of a text is looked at the last layer leaves the others out, unless somebody wants the states.
+#[test]
+fn the_one_that_is_looked_at_is_what_it_is_among_all() {
+    for name in ["bert-tokens", "roberta", "modernbert"] {
+        for pooling in Pooling::ALL {
+            let blueprint = embedder(name, *pooling);
+            let encoder = &blueprint.card().encoder;
+            let encode = |item: &serde_json::Value| encoder.encode(item["text"].as_str().unwrap(), None, Truncate::End);
+            let mut rows: Vec<TokenRow> = items(name).iter().map(|item| encode(item).unwrap()).collect();
+            rows.push(TokenRow::new(vec![7], Vec::new()));
+            let of_variants = |rows: &[TokenRow]| variants(blueprint.clone()).map(|kind| step(&mut *load(&kind), rows));
+            let [usual, plain, padded, framework] = of_variants(&rows);
+            for (at, expected) in plain.iter().enumerate() {
+                for found in [&usual[at], &padded[at], &framework[at]] {
+                    assert!(difference(found, expected) <= 2e-5, "{name}, {pooling}: row {at}");
+                }
+            }
+            rows.push(with_states(&rows[0]));
+            for beside in of_variants(&rows) {
+                for (at, expected) in plain.iter().enumerate() {
+                    assert!(difference(&beside[at], expected) <= 2e-5, "{name}, {pooling}: row {at} beside states");
+                }
+                let (width, states) = (plain[0].len(), &beside[rows.len() - 1]);
+                let token = match pooling {
+                    Pooling::Cls => &states[..width],
+                    Pooling::Last => &states[states.len() - width..],
+                    Pooling::Mean => continue,
+                };
+                assert!(difference(token, &plain[0]) <= 2e-5, "{name}, {pooling}: the token among its states");
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::model::layers::{Embeddings, FeedForward, Kernels, Linear, Rest, SelfA
 use crate::model::{Batch, Fault, Later, Model, Output, TokenRow, Wanted};
 #[cfg(feature = "cuda")]
 use crate::ops::card;
-use crate::ops::{Indices, Matrix, Norm, Rows, framework, label, pool, pool_plain};
+use crate::ops::{Indices, Matrix, Norm, Pick, Picked, Rows, framework, label, pool, pool_plain};
 
 /// A loaded encoder.
 pub(crate) struct Encoder {
@@ -86,7 +86,6 @@ impl Classify {
     }
 }
 
-#[cfg(feature = "cuda")]
 impl Head {
     /// What it needs of the hidden states; `None`: all of them.
     fn pooling(&self) -> Option<Pooling> {
@@ -150,10 +149,11 @@ impl Encoder {
         {
             return self.forward_recorded(indices, rows, &work, memory, pooling, key);
         }
-        let hidden = self.hidden(indices, rows, &work)?;
+        let picked = Picked::new(rows, self.pick(wanted));
+        let hidden = self.hidden(indices, &picked, &work)?;
         let rest = work.finish();
         label::layer("head", None, || {
-            let usual = self.answer(&hidden, rows, &rest)?;
+            let usual = self.answer(&hidden, picked.alone(), &rest)?;
             match wanted.contains(&Wanted::States) {
                 true => self.with_states(usual, &hidden, rows, wanted, &rest),
                 false => Ok(usual),
@@ -161,13 +161,23 @@ impl Encoder {
         })
     }
 
-    /// The last layer's hidden states.
-    fn hidden(&self, indices: &Indices, rows: &Rows, work: &Workspace) -> Result<Tensor> {
+    /// The positions whose hidden states somebody looks at, as far as these kernels can leave the others out.
+    fn pick(&self, wanted: &[Wanted]) -> Pick {
+        match (self.kernels, self.head.pooling()) {
+            (Kernels::Fused, Some(pooling)) if !wanted.contains(&Wanted::States) => pooling.into(),
+            (_, _) => Pick::All,
+        }
+    }
+
+    /// The last layer's hidden states, of the positions that are picked.
+    fn hidden(&self, indices: &Indices, picked: &Picked, work: &Workspace) -> Result<Tensor> {
         let hidden = label::layer("embeddings", None, || self.embeddings.forward(indices, work, &self.device))?;
         let mut states = States::first(hidden);
+        let (all, last) = (Picked::new(picked.rows(), Pick::All), self.layers.len() - 1);
         for (index, (attention, feed_forward)) in self.layers.iter().enumerate() {
+            let picked = if index == last { picked } else { &all };
             states = label::layer("layer", Some(index), || {
-                feed_forward.forward(attention.forward(states, rows, &indices.positions, work)?, work)
+                feed_forward.forward(attention.forward(states, picked, &indices.positions, work)?, work)
             })?;
         }
         Ok(states.normed)
@@ -187,7 +197,7 @@ impl Encoder {
         let OnCard { operations, layout } = &memory.rest;
         let pooled = label::layer("head", None, || card::vectors(layout, &memory.hidden))?;
         self.recordings.borrow_mut().run(operations, key.and(&pooled)?, || {
-            let hidden = self.hidden(indices, rows, work)?;
+            let hidden = self.hidden(indices, &Picked::new(rows, Pick::All), work)?;
             card::pool_into(operations, &hidden, layout, pooling, &pooled)
         })?;
         label::layer("head", None, || self.send_pooled(operations, &layout.results(&pooled)?))

@@ -9,7 +9,7 @@ use super::{Block, Linear, Residual, States, Workspace};
 use crate::ops::card::{self, Epilogue};
 use crate::ops::label::operation;
 use crate::ops::{
-    Rotation, Rows, Sight, attention, attention_plain, framework, linear, linear_plain, rotate, rotate_plain,
+    Picked, Rotation, Sight, attention, attention_plain, framework, linear, linear_plain, rotate, rotate_plain,
 };
 
 /// The first half of an encoder's layer: `output(attention(x))`, added to what x comes from.
@@ -26,10 +26,18 @@ pub(crate) struct SelfAttention {
 }
 
 impl SelfAttention {
-    /// `positions` are those of the tokens, in the rotation's tables.
-    pub(crate) fn forward(&self, states: States, rows: &Rows, positions: &[u32], work: &Workspace) -> Result<States> {
+    /// `positions` are those of all tokens, in the rotation's tables. The states that come back are those of the picked ones
+    /// alone; that not all are picked is for [`Workspace::Fused`].
+    pub(crate) fn forward(
+        &self,
+        states: States,
+        picked: &Picked,
+        positions: &[u32],
+        work: &Workspace,
+    ) -> Result<States> {
         let SelfAttention { qkv, output, heads, sight, .. } = self;
-        let (heads, sight, bias, States { normed, sum }) = (*heads, *sight, qkv.bias.as_ref(), states);
+        let (heads, sight, bias, States { normed, mut sum }) = (*heads, *sight, qkv.bias.as_ref(), states);
+        let (rows, tokens) = (picked.rows(), picked.rows().tokens());
         let mixed = match work {
             Workspace::Plain => {
                 let mixed = linear_plain(&normed, &qkv.weight)?;
@@ -42,7 +50,7 @@ impl SelfAttention {
                 }
             }
             Workspace::Framework(padding) => {
-                let shape = [rows.tokens(), qkv.weight.rows()];
+                let shape = [tokens, qkv.weight.rows()];
                 let mixed = operation("queries, keys, values", &shape, || framework::linear(&normed, &qkv.weight))?;
                 drop(normed);
                 framework::attention(mixed, bias, self.rotation.as_ref(), padding, heads, sight)?
@@ -50,18 +58,18 @@ impl SelfAttention {
             #[cfg(feature = "cuda")]
             Workspace::Card(memory) => {
                 let OnCard { operations, layout } = &memory.rest;
-                let wide = memory.buffers.wide(qkv.weight.rows())?;
+                let wide = memory.buffers.wide(layout.tokens(), qkv.weight.rows())?;
                 let epilogue = if bias.is_some() { Epilogue::Bias } else { Epilogue::None };
                 memory.linear_of_coded(&normed, &qkv.weight, bias, epilogue, &wide)?;
                 if let Some(rotation) = &self.rotation {
                     card::rotate(operations, &wide, rotation, layout, heads)?;
                 }
-                let mixed = memory.buffers.narrow()?;
+                let mixed = memory.buffers.narrow(layout.tokens())?;
                 card::attention(operations, &wide, layout, heads, sight, &mixed)?;
                 mixed
             }
             Workspace::Fused(memory) => {
-                let wide = memory.buffers.wide(qkv.weight.rows())?;
+                let wide = memory.buffers.wide(tokens, qkv.weight.rows())?;
                 linear(&normed, &qkv.weight, &wide, &memory.scratch)?;
                 // A rotation wants queries and keys with their biases, so that there are none left to add.
                 let bias = match &self.rotation {
@@ -71,8 +79,10 @@ impl SelfAttention {
                     }
                     None => bias,
                 };
-                let mixed = memory.buffers.narrow()?;
-                attention(&wide, bias, rows, heads, sight, &mixed, &memory.scratch)?;
+                drop(normed);
+                sum = picked.take(&sum)?;
+                let mixed = memory.buffers.narrow(sum.dim(0)?)?;
+                attention(&wide, bias, picked, heads, sight, &mixed, &memory.scratch)?;
                 mixed
             }
         };

@@ -23,6 +23,7 @@ pub(crate) struct FeedForward {
 impl FeedForward {
     pub(crate) fn forward(&self, states: States, work: &Workspace) -> Result<States> {
         let States { normed, sum } = states;
+        let tokens = normed.dim(0)?;
         let inner = match work {
             Workspace::Plain => self.inner_plain(&normed)?,
             Workspace::Framework(_) => self.inner_by_framework(normed)?,
@@ -31,12 +32,12 @@ impl FeedForward {
                 let (up, bias) = (&self.up, self.up.bias.as_ref());
                 match &self.gate {
                     None => {
-                        let inner = memory.buffers.wide(up.weight.rows())?;
+                        let inner = memory.buffers.wide(tokens, up.weight.rows())?;
                         memory.linear_of_coded(&normed, &up.weight, bias, self.activation.into(), &inner)?;
                         inner
                     }
                     Some(gate) => {
-                        let planes = memory.buffers.planes(up.weight.rows())?;
+                        let planes = memory.buffers.planes(tokens, up.weight.rows())?;
                         let (inner, gates) = (planes.get(0)?, planes.get(1)?);
                         memory.linear_of_coded(&normed, &up.weight, None, Epilogue::None, &inner)?;
                         memory.linear_of_coded(&normed, &gate.weight, None, Epilogue::None, &gates)?;
@@ -49,12 +50,12 @@ impl FeedForward {
                 let (up, bias) = (&self.up, self.up.bias.as_ref());
                 match &self.gate {
                     None => {
-                        let inner = memory.buffers.wide(up.weight.rows())?;
+                        let inner = memory.buffers.wide(tokens, up.weight.rows())?;
                         linear_activated(&normed, &up.weight, bias, self.activation, &inner, &memory.scratch)?;
                         inner
                     }
                     Some(gate) => {
-                        let planes = memory.buffers.planes(up.weight.rows())?;
+                        let planes = memory.buffers.planes(tokens, up.weight.rows())?;
                         linear(&normed, &up.weight, &planes.get(0)?, &memory.scratch)?;
                         linear(&normed, &gate.weight, &planes.get(1)?, &memory.scratch)?;
                         self.activation.gate(&planes, bias, gate.bias.as_ref())?;

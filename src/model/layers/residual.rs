@@ -51,10 +51,10 @@ impl Block {
 
     /// Memory for what its last product gives, (tokens, width): that of queries, keys and values, or of the norms that the
     /// inner values came from; both are done with.
-    pub(super) fn spare(self, buffers: &Buffers, width: usize) -> Result<Tensor> {
+    pub(super) fn spare(self, buffers: &Buffers, tokens: usize, width: usize) -> Result<Tensor> {
         match self {
-            Block::Attention => buffers.wide(width),
-            Block::FeedForward => buffers.narrow(),
+            Block::Attention => buffers.wide(tokens, width),
+            Block::FeedForward => buffers.narrow(tokens),
         }
     }
 }
@@ -82,7 +82,7 @@ impl Residual {
             Workspace::Card(memory) => {
                 let normed = match self.order {
                     Order::After => None,
-                    Order::Before => Some(memory.buffers.narrow()?),
+                    Order::Before => Some(memory.buffers.narrow(sum.dim(0)?)?),
                 };
                 memory.add_linear_norm(norm, &sum, &x, last, block, normed.as_ref())?;
                 Ok(match normed {
@@ -91,7 +91,8 @@ impl Residual {
                 })
             }
             Workspace::Fused(memory) => {
-                let delta = block.spare(&memory.buffers, last.weight.rows())?;
+                let tokens = sum.dim(0)?;
+                let delta = block.spare(&memory.buffers, tokens, last.weight.rows())?;
                 linear(&x, &last.weight, &delta, &memory.scratch)?;
                 match self.order {
                     Order::After => {
@@ -99,7 +100,7 @@ impl Residual {
                         Ok(States::first(sum))
                     }
                     Order::Before => {
-                        let normed = memory.buffers.narrow()?;
+                        let normed = memory.buffers.narrow(tokens)?;
                         norm.add_apart(&sum, &delta, bias, &normed)?;
                         Ok(States { normed, sum })
                     }

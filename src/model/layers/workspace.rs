@@ -95,7 +95,6 @@ impl Workspace {
 /// What the layers of a step write to in turn, whatever the operations.
 pub(crate) struct Buffers {
     widths: Widths,
-    tokens: usize,
     /// (tokens * hidden): what attention mixed, then what the feed-forward block adds, where that is not added in passing;
     /// between blocks the states' norms, where those stand before the blocks.
     narrow: Tensor,
@@ -106,28 +105,28 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     /// `memory` makes memory of shape (tokens, width) under a label.
-    fn new(widths: Widths, tokens: usize, memory: impl Fn(&'static str, usize) -> Result<Tensor>) -> Result<Buffers> {
+    fn new(widths: Widths, memory: impl Fn(&'static str, usize) -> Result<Tensor>) -> Result<Buffers> {
         Ok(Buffers {
             widths,
-            tokens,
             narrow: memory("mixed, what is added, normed", widths.hidden)?,
             wide: memory("queries, keys, values; inner", widths.inner.max(3 * widths.hidden))?,
         })
     }
 
-    /// Memory of shape (tokens, hidden) whose contents are those of an earlier use.
-    pub(crate) fn narrow(&self) -> Result<Tensor> {
-        self.narrow.reshape((self.tokens, self.widths.hidden))
+    /// Memory of shape (tokens, hidden) whose contents are those of an earlier use, for all of the step's tokens or fewer.
+    pub(crate) fn narrow(&self, tokens: usize) -> Result<Tensor> {
+        let width = self.widths.hidden;
+        self.narrow.narrow(0, 0, tokens * width)?.reshape((tokens, width))
     }
 
     /// Memory of shape (tokens, width); the same for every width, so that only one is in use at a time.
-    pub(crate) fn wide(&self, width: usize) -> Result<Tensor> {
-        self.wide.narrow(0, 0, self.tokens * width)?.reshape((self.tokens, width))
+    pub(crate) fn wide(&self, tokens: usize, width: usize) -> Result<Tensor> {
+        self.wide.narrow(0, 0, tokens * width)?.reshape((tokens, width))
     }
 
     /// The same memory for two tensors of shape (tokens, width), one behind the other.
-    pub(crate) fn planes(&self, width: usize) -> Result<Tensor> {
-        self.wide.narrow(0, 0, 2 * self.tokens * width)?.reshape((2, self.tokens, width))
+    pub(crate) fn planes(&self, tokens: usize, width: usize) -> Result<Tensor> {
+        self.wide.narrow(0, 0, 2 * tokens * width)?.reshape((2, tokens, width))
     }
 }
 
@@ -147,7 +146,7 @@ impl Memory {
         let tokens = rows.tokens();
         let scratch = attention_scratch(widths.hidden / widths.heads).max(widths.linear_scratch);
         Ok(Memory {
-            buffers: Buffers::new(widths, tokens, |what, width| zeros(what, &[tokens, width]))?,
+            buffers: Buffers::new(widths, |what, width| zeros(what, &[tokens, width]))?,
             scratch: zeros("scratch of operations", &[scratch])?,
         })
     }
@@ -184,7 +183,7 @@ impl CardMemory {
         let hidden = memory("hidden states", widths.hidden)?.reshape((tokens, widths.hidden))?;
         Ok(CardMemory {
             rest: OnCard { operations: Operations::of(&hidden)?, layout },
-            buffers: Buffers::new(widths, tokens, memory)?,
+            buffers: Buffers::new(widths, memory)?,
             hidden,
             codes: match widths.codes {
                 None => None,
@@ -223,7 +222,7 @@ impl CardMemory {
             }
             Some(codes) => {
                 card::quantize(operations, x, codes)?;
-                delta = block.spare(&self.buffers, weight.rows())?;
+                delta = block.spare(&self.buffers, sum.dim(0)?, weight.rows())?;
                 self.linear_of_coded(x, weight, None, Epilogue::None, &delta)?;
                 Summed { x: sum, delta: Some((&delta, bias.as_ref())), out: normed }
             }
