@@ -47,8 +47,8 @@ pub(super) async fn run(out: &mut impl Write, channel: &Channel, engine: &Engine
     let mut rows = vec![["model", "calls", "answered", "refused", "late", "steps", "device time"].map(str::to_owned)];
     for status in engine.models() {
         let of_model: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.model == status.name).collect();
-        let with_code = |code: Code| {
-            of_model.iter().filter(|outcome| outcome.result.as_ref().is_err_and(|status| status.code() == code)).count()
+        let count = |is: fn(&Status) -> bool| {
+            of_model.iter().filter(|outcome| outcome.result.as_ref().is_err_and(is)).count().to_string()
         };
         let steps = distinct_steps(of_model.iter().copied());
         let time: u64 = steps.values().map(|step| step.compute_us).sum();
@@ -56,23 +56,30 @@ pub(super) async fn run(out: &mut impl Write, channel: &Channel, engine: &Engine
             status.name.clone(),
             of_model.len().to_string(),
             of_model.iter().filter(|outcome| outcome.result.is_ok()).count().to_string(),
-            with_code(Code::ResourceExhausted).to_string(),
-            with_code(Code::DeadlineExceeded).to_string(),
+            count(is_exhausted),
+            count(is_late),
             steps.len().to_string(),
             format!("{:.2} s", time as f64 / 1e6),
         ]);
     }
     crate::cli::table::write(out, &rows)?;
     write_steps(out, &outcomes, seconds)?;
-    let refusal = outcomes.iter().filter_map(|outcome| outcome.result.as_ref().err()).find(is_exhausted);
+    let refusal =
+        outcomes.iter().filter_map(|outcome| outcome.result.as_ref().err()).find(|status| is_exhausted(status));
     if let Some(status) = refusal {
         writeln!(out, "a refusal says: {}", status.message())?;
     }
     Ok(())
 }
 
-fn is_exhausted(status: &&Status) -> bool {
+fn is_exhausted(status: &Status) -> bool {
     status.code() == Code::ResourceExhausted
+}
+
+/// Whether the deadline came first. Where it is the client's own clock that says so, tonic calls the call cancelled; nobody else
+/// cancels one here.
+fn is_late(status: &Status) -> bool {
+    matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled)
 }
 
 fn write_steps(out: &mut impl Write, outcomes: &[Outcome], seconds: f64) -> anyhow::Result<()> {
