@@ -13,6 +13,7 @@ pub mod bench;
 pub mod top;
 #[cfg(feature = "cuda")]
 pub mod gpu_test;
+mod deadline;
 mod table;
 
 use std::process::ExitCode;

@@ -1,5 +1,6 @@
 //! Which positions of each row a result is wanted for, and their states without the others.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use candle_core::{Result, Tensor};
@@ -42,14 +43,16 @@ impl Pick {
 pub(crate) struct Picked<'a> {
     rows: &'a Rows,
     pick: Pick,
-    alone: Rows,
+    alone: Cow<'a, Rows>,
 }
 
 impl<'a> Picked<'a> {
     pub(crate) fn new(rows: &'a Rows, pick: Pick) -> Picked<'a> {
         let alone = match pick {
-            Pick::All => rows.clone(),
-            Pick::First | Pick::Last => Rows::ragged(rows.iter().map(|(_, length)| pick.of(length).len()).collect()),
+            Pick::All => Cow::Borrowed(rows),
+            Pick::First | Pick::Last => {
+                Cow::Owned(Rows::ragged(rows.iter().map(|(_, length)| pick.of(length).len()).collect()))
+            }
         };
         Picked { rows, pick, alone }
     }

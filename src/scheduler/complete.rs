@@ -69,13 +69,10 @@ impl Scheduler {
                 // Only time in which these rows could have been served counts.
                 let began = step.chosen_at.max(lane.last_step);
                 let since = lane.last_step.max(oldest).min(began);
-                let without = match (seen.outcome, refused.len()) {
-                    (Outcome::OutOfMemory, 0) => step.members.len(),
-                    (_, refused) => refused,
-                };
+                let served = (0..step.members.len()).filter(|position| !is_refused(seen, refused, *position)).count();
                 // A step in which nobody was served says nothing about how long one takes.
-                if without < step.members.len() {
-                    lane.drain.record((step.members.len() - without) as u64, now.since(since));
+                if served > 0 {
+                    lane.drain.record(served as u64, now.since(since));
                     self.usual_step = average(self.usual_step, seen.time);
                 }
                 lane.last_step = now;
@@ -97,16 +94,12 @@ impl Scheduler {
         for (position, member) in members.iter().enumerate() {
             let Some(request) = self.requests.get_mut(&member.request) else { continue };
             let Work::Row { index } = member.work else { unreachable!("only whole rows are chosen") };
-            let is_refused = match seen.outcome {
-                Outcome::Faulted => {
-                    self.forget(member.request);
-                    completed.faulted.push(member.request);
-                    continue;
-                }
-                Outcome::OutOfMemory => refused.is_empty() || refused.contains(&position),
-                Outcome::Done => refused.contains(&position),
-            };
-            if is_refused {
+            if seen.outcome == Outcome::Faulted {
+                self.forget(member.request);
+                completed.faulted.push(member.request);
+                continue;
+            }
+            if is_refused(seen, refused, position) {
                 if self.wait_again(now, member.request, index) {
                     continue;
                 }
@@ -124,6 +117,11 @@ impl Scheduler {
         }
         completed
     }
+}
+
+/// Whether the member at this position got no memory: it is named, or the step got none and names nobody.
+fn is_refused(seen: &Observed, refused: &[usize], position: usize) -> bool {
+    refused.contains(&position) || (seen.outcome == Outcome::OutOfMemory && refused.is_empty())
 }
 
 /// The usual time of a step after one that took `newest`.

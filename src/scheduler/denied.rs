@@ -32,12 +32,13 @@ impl Scheduler {
             self.timers.clear(blocked.since + self.settings.memory_wait_max, id, Expiry::Memory);
         }
         // Several rows of a request may come back, at once or one step after the other.
-        let until = now + hold(self.settings.memory_retry, times);
-        let before = request.held_until.replace(until.max(request.held_until.unwrap_or(until)));
-        if let Some(before) = before {
+        let mut until = now + hold(self.settings.memory_retry, times);
+        if let Some(before) = request.held_until {
             self.timers.clear(before, id, Expiry::Hold);
+            until = until.max(before);
         }
-        self.timers.set(request.held_until.unwrap_or(until), id, Expiry::Hold);
+        request.held_until = Some(until);
+        self.timers.set(until, id, Expiry::Hold);
         true
     }
 

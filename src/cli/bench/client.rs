@@ -9,6 +9,7 @@ use tonic::Status;
 use super::answer::Answer;
 use super::connect::{Connection, CredentialArgs};
 use super::{oip_client, plimsoll_client};
+use crate::cli::deadline;
 use crate::config::{Dtype, Task};
 
 /// The largest answer that is taken: as large as a server's default limit for messages.
@@ -185,24 +186,11 @@ impl Client {
             Protocol::Plimsoll => plimsoll_client::ask(self.channel(), model, call).await,
             Protocol::Oip => oip_client::ask(self.channel(), model, call).await,
         };
-        reply.map_err(|status| named_deadline(status, call))
-    }
-}
-
-/// tonic's client gives up by itself at `grpc-timeout` and calls that CANCELLED. It is the deadline: nobody cancelled,
-/// because a cancel drops the future.
-fn named_deadline(status: Status, call: &Call) -> Status {
-    match status.code() {
-        tonic::Code::Cancelled if call.deadline.is_some() => Status::deadline_exceeded(status.message().to_owned()),
-        _ => status,
+        reply.map_err(|status| deadline::named(status, call.deadline))
     }
 }
 
 /// `message` as a request with the call's deadline.
 pub(super) fn request<T>(message: T, call: &Call) -> tonic::Request<T> {
-    let mut request = tonic::Request::new(message);
-    if let Some(deadline) = call.deadline {
-        request.set_timeout(deadline);
-    }
-    request
+    deadline::request(message, call.deadline)
 }

@@ -9,6 +9,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::texts;
+use crate::cli::deadline;
 use crate::engine::EngineHandle;
 use crate::service::proto::plimsoll::classify_client::ClassifyClient;
 use crate::service::proto::plimsoll::embed_client::EmbedClient;
@@ -47,8 +48,8 @@ pub(super) async fn run(out: &mut impl Write, channel: &Channel, engine: &Engine
     let mut rows = vec![["model", "calls", "answered", "refused", "late", "steps", "device time"].map(str::to_owned)];
     for status in engine.models() {
         let of_model: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.model == status.name).collect();
-        let count = |is: fn(&Status) -> bool| {
-            of_model.iter().filter(|outcome| outcome.result.as_ref().is_err_and(is)).count().to_string()
+        let with_code = |code: Code| {
+            of_model.iter().filter(|outcome| outcome.result.as_ref().is_err_and(|status| status.code() == code)).count()
         };
         let steps = distinct_steps(of_model.iter().copied());
         let time: u64 = steps.values().map(|step| step.compute_us).sum();
@@ -56,30 +57,23 @@ pub(super) async fn run(out: &mut impl Write, channel: &Channel, engine: &Engine
             status.name.clone(),
             of_model.len().to_string(),
             of_model.iter().filter(|outcome| outcome.result.is_ok()).count().to_string(),
-            count(is_exhausted),
-            count(is_late),
+            with_code(Code::ResourceExhausted).to_string(),
+            with_code(Code::DeadlineExceeded).to_string(),
             steps.len().to_string(),
             format!("{:.2} s", time as f64 / 1e6),
         ]);
     }
     crate::cli::table::write(out, &rows)?;
     write_steps(out, &outcomes, seconds)?;
-    let refusal =
-        outcomes.iter().filter_map(|outcome| outcome.result.as_ref().err()).find(|status| is_exhausted(status));
+    let refusal = outcomes.iter().filter_map(|outcome| outcome.result.as_ref().err()).find(is_exhausted);
     if let Some(status) = refusal {
         writeln!(out, "a refusal says: {}", status.message())?;
     }
     Ok(())
 }
 
-fn is_exhausted(status: &Status) -> bool {
+fn is_exhausted(status: &&Status) -> bool {
     status.code() == Code::ResourceExhausted
-}
-
-/// Whether the deadline came first. Where it is the client's own clock that says so, tonic calls the call cancelled; nobody else
-/// cancels one here.
-fn is_late(status: &Status) -> bool {
-    matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled)
 }
 
 fn write_steps(out: &mut impl Write, outcomes: &[Outcome], seconds: f64) -> anyhow::Result<()> {
@@ -149,32 +143,26 @@ fn rows(index: usize) -> Vec<String> {
 
 async fn call(channel: Channel, model: &'static str, index: usize) -> Outcome {
     let texts = rows(index);
-    // A message of `T` with the deadline that every so many calls have.
-    fn hurried<T>(message: T, index: usize) -> tonic::Request<T> {
-        let mut request = tonic::Request::new(message);
-        if index % HURRIED_EVERY == HURRIED_EVERY - 1 {
-            request.set_timeout(HURRY);
-        }
-        request
-    }
+    let hurry = (index % HURRIED_EVERY == HURRIED_EVERY - 1).then_some(HURRY);
     let model_name = model.to_owned();
     let result = match model {
         "tiny-rerank" => {
             let query = texts::QUERIES[index % texts::QUERIES.len()].to_owned();
             let request = RerankRequest { model: model_name, query, texts, ..RerankRequest::default() };
-            let response = RerankClient::new(channel).rerank(hurried(request, index)).await;
+            let response = RerankClient::new(channel).rerank(deadline::request(request, hurry)).await;
             response.map(|response| response.into_inner().metadata)
         }
         "tiny-section" => {
             let request = ClassifyRequest { model: model_name, texts, ..ClassifyRequest::default() };
-            let response = ClassifyClient::new(channel).classify(hurried(request, index)).await;
+            let response = ClassifyClient::new(channel).classify(deadline::request(request, hurry)).await;
             response.map(|response| response.into_inner().metadata)
         }
         _ => {
             let request = EmbedRequest { model: model_name, texts, ..EmbedRequest::default() };
-            let response = EmbedClient::new(channel).embed(hurried(request, index)).await;
+            let response = EmbedClient::new(channel).embed(deadline::request(request, hurry)).await;
             response.map(|response| response.into_inner().metadata)
         }
     };
-    Outcome { model, result: result.map(Option::unwrap_or_default) }
+    let result = result.map(Option::unwrap_or_default).map_err(|status| deadline::named(status, hurry));
+    Outcome { model, result }
 }

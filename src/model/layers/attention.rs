@@ -79,6 +79,7 @@ impl SelfAttention {
                     }
                     None => bias,
                 };
+                // Where norms stand behind the sums it is the same memory, in which states go to other places now.
                 drop(normed);
                 sum = picked.take(&sum)?;
                 let mixed = memory.buffers.narrow(sum.dim(0)?)?;
