@@ -32,8 +32,7 @@ pub struct Completed {
 impl Scheduler {
     /// Takes back a step and says which requests are answered by it. Those cancelled or expired meanwhile are not named.
     ///
-    /// `refused` are indices of members that the ladder had to refuse although others of the step have results; with
-    /// [`Outcome::OutOfMemory`] and none named, all are refused. They wait again, for [`Settings::denied_wait_max`] at most.
+    /// `refused` are the indices of the members that the ladder had to refuse, be it some or all. They wait again, for [`Settings::denied_wait_max`] at most.
     ///
     /// [`Settings::denied_wait_max`]: super::settings::Settings::denied_wait_max
     ///
@@ -69,10 +68,10 @@ impl Scheduler {
                 // Only time in which these rows could have been served counts.
                 let began = step.chosen_at.max(lane.last_step);
                 let since = lane.last_step.max(oldest).min(began);
-                let served = (0..step.members.len()).filter(|position| !is_refused(seen, refused, *position)).count();
+                let served = step.members.len() - refused.len();
+                lane.drain.record(served as u64, now.since(since));
                 // A step in which nobody was served says nothing about how long one takes.
                 if served > 0 {
-                    lane.drain.record(served as u64, now.since(since));
                     self.usual_step = average(self.usual_step, seen.time);
                 }
                 lane.last_step = now;
@@ -99,7 +98,7 @@ impl Scheduler {
                 completed.faulted.push(member.request);
                 continue;
             }
-            if is_refused(seen, refused, position) {
+            if refused.contains(&position) {
                 if self.wait_again(now, member.request, index) {
                     continue;
                 }
@@ -117,11 +116,6 @@ impl Scheduler {
         }
         completed
     }
-}
-
-/// Whether the member at this position got no memory: it is named, or the step got none and names nobody.
-fn is_refused(seen: &Observed, refused: &[usize], position: usize) -> bool {
-    refused.contains(&position) || (seen.outcome == Outcome::OutOfMemory && refused.is_empty())
 }
 
 /// The usual time of a step after one that took `newest`.

@@ -272,6 +272,32 @@ fn time_in_which_all_are_held_back_is_not_owed() {
     assert!((0.45..0.55).contains(&part), "{part} of the time: {used:?}");
 }
 
+/// How long the queue will take is told by the rows that were served, and by no attempt that failed.
+#[test]
+fn attempts_that_fail_are_no_figure_of_how_fast_rows_are_served() {
+    let mut world = World::new(1, Settings::default(), Bytes::mib(300));
+    let mut settings = lane(&Truth::SMALL);
+    settings.queue.rows = 10;
+    let id = world.add(0, model(Truth::SMALL), settings, Budget::SHARED);
+    world.load_now(id);
+    let all = world.submit(request(id, &[500; 10]));
+    world.run_to_the_end();
+    assert!(world.finished(all));
+    world.driver_max = Bytes::mib(5);
+    world.submit(request(id, &[500; 8]));
+    let hint = |world: &mut World| {
+        let asked = world.submit(request(id, &[500; 10]));
+        match world.answer(asked) {
+            Some(Answer::Rejected(rejection @ Rejection::QueueFull { .. })) => rejection.retry_after(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let before = hint(&mut world);
+    world.run_until(world.now + Micros::secs(3));
+    assert!(world.coverage.count("row: waits again") >= 8);
+    assert_eq!(hint(&mut world), before);
+}
+
 /// The control arm of comparisons answers at once.
 #[test]
 fn rows_are_refused_at_once_where_they_may_not_be_tried_again() {

@@ -447,16 +447,13 @@ impl World {
 
     /// Rows without memory wait again, if their requests are still open.
     fn denied(&mut self, members: &[Member], ran: &Ran) {
-        let all = 0..members.len();
-        let none_named = ran.observed.outcome == Outcome::OutOfMemory && ran.refused.is_empty();
-        let positions: Vec<usize> = if none_named { all.collect() } else { ran.refused.clone() };
         for (position, member) in members.iter().enumerate() {
             let Work::Row { index } = member.work else { unreachable!("nothing here generates") };
             let record = self.requests.get_mut(&member.request).expect("members are requests");
             if record.answer.is_some() {
                 continue;
             }
-            if !positions.contains(&position) {
+            if !ran.refused.contains(&position) {
                 record.denied.remove(&index);
                 continue;
             }

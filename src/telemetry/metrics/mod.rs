@@ -215,6 +215,20 @@ mod tests {
     }
 
     #[test]
+    fn a_step_that_got_memory_for_some_rows_is_computed() {
+        let metrics = Metrics::new();
+        let model = metrics.model("a");
+        let out_of_memory = seen(900, Rungs::default(), StepOutcome::OutOfMemory);
+        model.step_completed(&step(Purpose::Serve), &out_of_memory, 0);
+        check(&metrics, &[r#"plimsoll_tokens_computed_total{model="a"} 0"#]);
+        model.step_completed(&step(Purpose::Serve), &out_of_memory, 20);
+        check(
+            &metrics,
+            &[r#"plimsoll_tokens_computed_total{model="a"} 30"#, r#"plimsoll_tokens_real_total{model="a"} 20"#],
+        );
+    }
+
+    #[test]
     fn a_probe_is_device_time_but_no_served_batch() {
         let metrics = Metrics::new();
         let model = metrics.model("a");

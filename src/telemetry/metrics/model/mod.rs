@@ -125,8 +125,8 @@ impl ModelMetrics {
         to.batch_rows.observe(step.members.len() as f64);
         to.batch_tokens.observe(step.shape.tokens() as f64);
         to.tokens_real.inc_by(tokens_real);
-        // What got no memory was not computed, and is tried again.
-        if seen.outcome != StepOutcome::OutOfMemory {
+        // Where no row got memory nothing was computed, and all are tried again.
+        if seen.outcome != StepOutcome::OutOfMemory || tokens_real > 0 {
             to.tokens_computed.inc_by(step.shape.tokens());
         }
         if tokens_real > 0 {
