@@ -6,15 +6,14 @@ use candle_core::{D, Result, Tensor};
 use candle_nn::ops::softmax;
 
 use super::math::exp;
+use super::tile::{self, Instructions, Operands, ROWS, Strided, VECTOR};
 use super::{Picked, Rows, Sight, host, parallel};
 
-/// Queries of a tile. With the keys of a tile and a head of 64 values a tile's memory is about 130 KiB a thread.
-const QUERIES: usize = 64;
+/// Queries of a tile, side by side in four vectors: keys and values are read where they are. With the keys of a tile and a
+/// head of 64 values a tile's memory is about 64 KiB a thread.
+const QUERIES: usize = 4 * VECTOR;
 /// Keys of a tile: most texts need one or two.
 const KEYS: usize = 128;
-/// The block of scores that is computed in registers: 4 x 16 are 8 vectors of 8.
-const BLOCK_ROWS: usize = 4;
-const BLOCK_COLUMNS: usize = 16;
 
 /// Elements of scratch that [`attention`] needs for heads of `size` values.
 pub(crate) fn attention_scratch(size: usize) -> usize {
@@ -36,6 +35,17 @@ pub(crate) fn attention(
     out: &Tensor,
     scratch: &Tensor,
 ) -> Result<()> {
+    attention_by(Instructions::detect(), qkv, bias, picked, (heads, sight), [out, scratch])
+}
+
+fn attention_by(
+    instructions: Instructions,
+    qkv: &Tensor,
+    bias: Option<&Tensor>,
+    picked: &Picked,
+    (heads, sight): (usize, Sight),
+    [out, scratch]: [&Tensor; 2],
+) -> Result<()> {
     let (count, width) = out.dims2()?;
     assert!(qkv.dims() == [picked.rows().tokens(), 3 * width] && picked.alone().tokens() == count);
     let size = width / heads;
@@ -46,7 +56,8 @@ pub(crate) fn attention(
                 host::write(scratch, |scratch| {
                     parallel::for_each_task(tiles.into_iter(), scratch, Tile::elements(size), |queries, scratch| {
                         for head in 0..heads {
-                            let mut tile = Tile::new(scratch, qkv, bias, width, size, head);
+                            let layer = Layer { qkv, bias, width, size, head };
+                            let mut tile = Tile::new(instructions, layer, scratch);
                             tile.attend(queries.start, queries.length, queries.first, sight, queries.out);
                         }
                     });
@@ -83,23 +94,46 @@ fn tiles<'a>(picked: &Picked, mut out: &'a mut [f32], width: usize) -> Vec<Queri
     tiles
 }
 
-/// One head's view of the input, and the tile's memory.
-struct Tile<'a> {
+/// One head's view of the input.
+#[derive(Clone, Copy)]
+struct Layer<'a> {
     qkv: &'a [f32],
     bias: &'a [f32],
     width: usize,
-    /// Values of a head, and the same rounded up to whole blocks: what lies between is zero.
+    /// Values of a head.
     size: usize,
-    size_padded: usize,
     head: usize,
-    /// (QUERIES, size): scaled queries with their bias.
+}
+
+impl<'a> Layer<'a> {
+    /// Elements from a position to the next.
+    fn step(self) -> usize {
+        3 * self.width
+    }
+
+    /// The input from the head's part of position `at` on: queries (0), keys (1) or values (2).
+    fn from(self, at: usize, which: usize) -> &'a [f32] {
+        &self.qkv[at * self.step() + which * self.width + self.head * self.size..]
+    }
+
+    /// The head's part of the bias.
+    fn bias(self, which: usize) -> &'a [f32] {
+        &self.bias[which * self.width + self.head * self.size..][..self.size]
+    }
+}
+
+/// A tile's memory. Of what it holds for each query, what lies beyond the last one is computed and thrown away.
+struct Tile<'a> {
+    instructions: Instructions,
+    layer: Layer<'a>,
+    /// Values of a head, rounded up to whole vectors.
+    size_padded: usize,
+    /// (vectors of QUERIES, size, VECTOR): scaled queries with their bias.
     queries: &'a mut [f32],
-    /// (size, KEYS): keys, transposed, so that the scores of neighbouring keys are neighbours.
-    keys: &'a mut [f32],
-    /// (KEYS, size_padded).
-    values: &'a mut [f32],
-    /// (QUERIES, KEYS): scores, then weights.
+    /// (KEYS, QUERIES): scores, then weights.
     scores: &'a mut [f32],
+    /// (KEYS, size_padded): values, where heads do not fill whole vectors; zero beyond.
+    values: &'a mut [f32],
     /// (QUERIES, size_padded): weighted sums of values so far.
     sums: &'a mut [f32],
     /// (QUERIES): largest score and sum of weights so far.
@@ -109,62 +143,43 @@ struct Tile<'a> {
 
 impl<'a> Tile<'a> {
     fn elements(size: usize) -> usize {
-        let padded = size.next_multiple_of(BLOCK_COLUMNS);
-        QUERIES * size + size * KEYS + KEYS * padded + QUERIES * KEYS + QUERIES * padded + 2 * QUERIES
+        QUERIES * size + KEYS * QUERIES + (KEYS + QUERIES) * size.next_multiple_of(VECTOR) + 2 * QUERIES
     }
 
-    fn new(
-        scratch: &'a mut [f32],
-        qkv: &'a [f32],
-        bias: &'a [f32],
-        width: usize,
-        size: usize,
-        head: usize,
-    ) -> Tile<'a> {
-        let size_padded = size.next_multiple_of(BLOCK_COLUMNS);
+    fn new(instructions: Instructions, layer: Layer<'a>, scratch: &'a mut [f32]) -> Tile<'a> {
+        let (size, size_padded) = (layer.size, layer.size.next_multiple_of(VECTOR));
         let (queries, rest) = scratch.split_at_mut(QUERIES * size);
-        let (keys, rest) = rest.split_at_mut(size * KEYS);
+        let (scores, rest) = rest.split_at_mut(KEYS * QUERIES);
         let (values, rest) = rest.split_at_mut(KEYS * size_padded);
-        let (scores, rest) = rest.split_at_mut(QUERIES * KEYS);
         let (sums, rest) = rest.split_at_mut(QUERIES * size_padded);
         let (largest, totals) = rest.split_at_mut(QUERIES);
-        Tile { qkv, bias, width, size, size_padded, head, queries, keys, values, scores, sums, largest, totals }
-    }
-
-    /// The head's part of position `at`: queries (0), keys (1) or values (2).
-    fn part(&self, at: usize, which: usize) -> &'a [f32] {
-        let from = at * 3 * self.width + which * self.width + self.head * self.size;
-        &self.qkv[from..from + self.size]
-    }
-
-    fn bias_part(&self, which: usize) -> &'a [f32] {
-        let from = which * self.width + self.head * self.size;
-        &self.bias[from..from + self.size]
+        Tile { instructions, layer, size_padded, queries, scores, values, sums, largest, totals }
     }
 
     /// The queries from `first` on, as many as `out` has positions, over what they see of the row's `length` keys.
     fn attend(&mut self, start: usize, length: usize, first: usize, sight: Sight, out: &mut [f32]) {
-        let count = out.len() / self.width;
+        let Layer { width, size, head, .. } = self.layer;
+        let count = out.len() / width;
         self.load_queries(start + first, count);
-        self.sums.fill(0.0);
         self.totals.fill(0.0);
-        self.largest.fill(f32::NEG_INFINITY);
+        // Less than any score, and a number: a difference to it is none that is not a number.
+        self.largest.fill(f32::MIN);
         let (begin, end) = (sight.of(first, length).start, sight.of(first + count - 1, length).end);
         for key in (begin..end).step_by(KEYS) {
             let keys = KEYS.min(end - key);
-            self.load_keys(start + key, keys);
-            self.score(count, keys);
-            self.weigh(count, keys, |query| {
-                let seen = sight.of(first + query, length);
-                seen.start.clamp(key, key + keys) - key..seen.end.clamp(key, key + keys) - key
-            });
-            self.accumulate(count, keys);
+            self.score(start + key, count, keys);
+            if sight.is_limited_in(length) {
+                self.hide(count, key..key + keys, |query| sight.of(first + query, length));
+            }
+            let is_first = key == begin;
+            self.weigh(count, keys, is_first);
+            self.accumulate(start + key, count, keys, is_first);
         }
-        let bias = self.bias_part(2);
-        for (query, out) in out.chunks_exact_mut(self.width).enumerate() {
+        let bias = self.layer.bias(2);
+        for (query, out) in out.chunks_exact_mut(width).enumerate() {
             let total = self.totals[query];
-            let sums = &self.sums[query * self.size_padded..][..self.size];
-            let out = &mut out[self.head * self.size..][..self.size];
+            let sums = &self.sums[query * self.size_padded..][..size];
+            let out = &mut out[head * size..][..size];
             for ((out, sum), bias) in out.iter_mut().zip(sums).zip(bias) {
                 *out = sum / total + bias;
             }
@@ -172,114 +187,117 @@ impl<'a> Tile<'a> {
     }
 
     fn load_queries(&mut self, from: usize, count: usize) {
-        let scale = 1.0 / (self.size as f32).sqrt();
-        let bias = self.bias_part(0);
-        for query in 0..count {
-            let source = self.part(from + query, 0);
-            let target = &mut self.queries[query * self.size..][..self.size];
-            for ((target, value), bias) in target.iter_mut().zip(source).zip(bias) {
-                *target = (value + bias) * scale;
+        let size = self.layer.size;
+        let scale = 1.0 / (size as f32).sqrt();
+        let bias = self.layer.bias(0);
+        for (vector, queries) in self.queries.chunks_exact_mut(size * VECTOR).enumerate() {
+            let mine = (vector * VECTOR).min(count)..((vector + 1) * VECTOR).min(count);
+            if mine.len() < VECTOR {
+                queries.fill(0.0);
             }
-        }
-        // The last block's missing queries are zero: computed and thrown away.
-        self.queries[count * self.size..count.next_multiple_of(BLOCK_ROWS) * self.size].fill(0.0);
-    }
-
-    fn load_keys(&mut self, from: usize, count: usize) {
-        for key in 0..count {
-            for (at, value) in self.part(from + key, 1).iter().enumerate() {
-                self.keys[at * KEYS + key] = *value;
-            }
-            let source = self.part(from + key, 2);
-            let values = &mut self.values[key * self.size_padded..][..self.size_padded];
-            values[..self.size].copy_from_slice(source);
-            values[self.size..].fill(0.0);
-        }
-        for at in 0..self.size {
-            self.keys[at * KEYS + count..at * KEYS + count.next_multiple_of(BLOCK_COLUMNS)].fill(0.0);
-        }
-    }
-
-    /// scores = queries * keys.
-    fn score(&mut self, count: usize, keys: usize) {
-        for query in (0..count).step_by(BLOCK_ROWS) {
-            for key in (0..keys).step_by(BLOCK_COLUMNS) {
-                let block = block(&self.queries[query * self.size..], self.size, self.size, &self.keys[key..], KEYS);
-                for (row, block) in block.iter().enumerate() {
-                    self.scores[(query + row) * KEYS + key..][..BLOCK_COLUMNS].copy_from_slice(block);
+            for (lane, query) in mine.enumerate() {
+                let source = &self.layer.from(from + query, 0)[..size];
+                let lanes = queries[lane..].iter_mut().step_by(VECTOR);
+                for ((target, value), bias) in lanes.zip(source).zip(bias) {
+                    *target = (value + bias) * scale;
                 }
             }
         }
     }
 
-    /// Scores become weights exp(score - largest so far), those of keys outside what `seen` says of a query become 0; what
-    /// was summed before is brought to the new largest.
-    fn weigh(&mut self, count: usize, keys: usize, seen: impl Fn(usize) -> Range<usize>) {
-        for query in 0..count {
-            let (seen, scores) = (seen(query), &mut self.scores[query * KEYS..][..keys]);
-            scores[..seen.start].fill(0.0);
-            scores[seen.end..].fill(0.0);
-            if seen.is_empty() {
-                continue;
-            }
-            let scores = &mut scores[seen];
-            let largest = max(scores).max(self.largest[query]);
-            let mut parts = [0f32; BLOCK_COLUMNS];
-            for chunk in scores.chunks_mut(BLOCK_COLUMNS) {
-                for (part, score) in parts.iter_mut().zip(chunk) {
-                    *score = exp(*score - largest);
-                    *part += *score;
-                }
-            }
-            let before = exp(self.largest[query] - largest);
-            self.totals[query] = self.totals[query].mul_add(before, parts.iter().sum::<f32>());
-            self.largest[query] = largest;
-            if before != 1.0 {
-                self.sums[query * self.size_padded..][..self.size_padded].iter_mut().for_each(|sum| *sum *= before);
+    /// scores = keys from position `from` on * queries.
+    fn score(&mut self, from: usize, count: usize, keys: usize) {
+        let (layer, size) = (self.layer, self.layer.size);
+        let strides = Strided { x: [layer.step(), 1], w: [size * VECTOR, VECTOR] };
+        let height = tile::height(keys);
+        for (query, width) in self.instructions.cut(count.next_multiple_of(VECTOR)) {
+            for key in (0..keys).step_by(height) {
+                let (x, w) = (layer.from(from + key, 1), &self.queries[query * size..]);
+                let shape = [height.min(keys - key), width];
+                let scores = &mut self.scores[key * QUERIES + query..];
+                Operands { x, w, depth: size, strides }.tile(self.instructions, shape, scores, QUERIES);
             }
         }
     }
 
-    /// sums += weights * values.
-    fn accumulate(&mut self, count: usize, keys: usize) {
-        for query in (0..count).step_by(BLOCK_ROWS) {
-            for column in (0..self.size_padded).step_by(BLOCK_COLUMNS) {
-                let weights = &self.scores[query * KEYS..];
-                let block = block(weights, KEYS, keys, &self.values[column..], self.size_padded);
-                for (row, block) in block.iter().enumerate() {
-                    let sums = &mut self.sums[(query + row) * self.size_padded + column..][..BLOCK_COLUMNS];
-                    sums.iter_mut().zip(block).for_each(|(sum, value)| *sum += value);
+    /// Scores of keys outside what `seen` says of a query become less than all others.
+    fn hide(&mut self, count: usize, keys: Range<usize>, seen: impl Fn(usize) -> Range<usize>) {
+        for query in 0..count {
+            let seen = seen(query);
+            let hidden = (keys.start..seen.start.min(keys.end)).chain(seen.end.max(keys.start)..keys.end);
+            hidden.for_each(|key| self.scores[(key - keys.start) * QUERIES + query] = f32::NEG_INFINITY);
+        }
+    }
+
+    /// Scores become weights exp(score - largest so far), 0 for what is hidden; what was summed before is brought to the
+    /// new largest.
+    fn weigh(&mut self, count: usize, keys: usize, is_first: bool) {
+        let scores = &mut self.scores[..keys * QUERIES];
+        for vector in (0..count).step_by(VECTOR) {
+            let before: [f32; VECTOR] = lanes(&mut self.largest[vector..]).to_owned();
+            let mut largest = before;
+            for scores in scores.chunks_exact_mut(QUERIES) {
+                for (largest, score) in largest.iter_mut().zip(lanes(&mut scores[vector..])) {
+                    *largest = if *score > *largest { *score } else { *largest };
+                }
+            }
+            let mut totals = [0f32; VECTOR];
+            for scores in scores.chunks_exact_mut(QUERIES) {
+                for ((score, largest), total) in lanes(&mut scores[vector..]).iter_mut().zip(&largest).zip(&mut totals)
+                {
+                    let weight = exp(*score - largest);
+                    *score = if *score == f32::NEG_INFINITY { 0.0 } else { weight };
+                    *total += *score;
+                }
+            }
+            for (lane, (before, largest)) in before.iter().zip(&largest).enumerate() {
+                let (query, factor) = (vector + lane, exp(before - largest));
+                self.totals[query] = self.totals[query].mul_add(factor, totals[lane]);
+                if !is_first && factor != 1.0 {
+                    let sums = &mut self.sums[query * self.size_padded..][..self.size_padded];
+                    sums.iter_mut().for_each(|sum| *sum *= factor);
+                }
+            }
+            *lanes(&mut self.largest[vector..]) = largest;
+        }
+    }
+
+    /// sums += weights * values from position `from` on; the first ones take the place of what was there.
+    fn accumulate(&mut self, from: usize, count: usize, keys: usize, is_first: bool) {
+        let (layer, size, size_padded) = (self.layer, self.layer.size, self.size_padded);
+        let (values, step) = if size == size_padded {
+            (layer.from(from, 2), layer.step())
+        } else {
+            for (key, values) in self.values.chunks_exact_mut(size_padded).take(keys).enumerate() {
+                values[..size].copy_from_slice(&layer.from(from + key, 2)[..size]);
+                values[size..].fill(0.0);
+            }
+            (&*self.values, size_padded)
+        };
+        let strides = Strided { x: [1, QUERIES], w: [VECTOR, step] };
+        let height = tile::height(count);
+        for (column, width) in self.instructions.cut(size_padded) {
+            for query in (0..count).step_by(height) {
+                let shape = [height.min(count - query), width];
+                let operands = Operands { x: &self.scores[query..], w: &values[column..], depth: keys, strides };
+                let sums = &mut self.sums[query * size_padded + column..];
+                if is_first {
+                    operands.tile(self.instructions, shape, sums, size_padded);
+                    continue;
+                }
+                let mut added = [0f32; ROWS * QUERIES];
+                operands.tile(self.instructions, shape, &mut added, width);
+                for (sums, added) in sums.chunks_mut(size_padded).zip(added[..shape[0] * width].chunks_exact(width)) {
+                    sums.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
                 }
             }
         }
     }
 }
 
-/// `a (BLOCK_ROWS, depth) * b (depth, BLOCK_COLUMNS)`, in registers.
-#[inline(always)]
-fn block(a: &[f32], a_stride: usize, depth: usize, b: &[f32], b_stride: usize) -> [[f32; BLOCK_COLUMNS]; BLOCK_ROWS] {
-    let a: [&[f32]; BLOCK_ROWS] = std::array::from_fn(|row| &a[row * a_stride..][..depth]);
-    let mut sums = [[0f32; BLOCK_COLUMNS]; BLOCK_ROWS];
-    for at in 0..depth {
-        let b: &[f32; BLOCK_COLUMNS] = b[at * b_stride..][..BLOCK_COLUMNS].try_into().expect("as long as it was cut");
-        for (sums, a) in sums.iter_mut().zip(&a) {
-            let factor = a[at];
-            for (sum, b) in sums.iter_mut().zip(b) {
-                *sum = factor.mul_add(*b, *sum);
-            }
-        }
-    }
-    sums
-}
-
-fn max(values: &[f32]) -> f32 {
-    let mut parts = [f32::NEG_INFINITY; BLOCK_COLUMNS];
-    for chunk in values.chunks(BLOCK_COLUMNS) {
-        for (part, value) in parts.iter_mut().zip(chunk) {
-            *part = if *value > *part { *value } else { *part };
-        }
-    }
-    parts.into_iter().fold(f32::NEG_INFINITY, f32::max)
+/// The first vector of `values`.
+fn lanes(values: &mut [f32]) -> &mut [f32; VECTOR] {
+    values.first_chunk_mut().expect("memory of tiles is in whole vectors")
 }
 
 /// The same in candle's operations, with the scores of a row in memory. Positions of no row are zero.
@@ -326,7 +344,7 @@ mod tests {
 
     #[test]
     fn fused_equals_plain() -> Result<()> {
-        for size in [1, 5, 32, 64, 80] {
+        for size in [1, 5, 32, 48, 64, 80, 128] {
             check(Rows::ragged(vec![1]), 1, size, Sight::EVERYTHING)?;
             check(Rows::ragged(vec![3, 64, 1, 17]), 3, size, Sight::EVERYTHING)?;
             check(Rows::padded(vec![3, 64, 1, 17]), 3, size, Sight::EVERYTHING)?;
@@ -354,8 +372,14 @@ mod tests {
         let scratch = Tensor::zeros(attention_scratch(size), DType::F32, &Device::Cpu)?;
         for bias in [None, Some(&bias)] {
             let all = attention_plain(&qkv, bias, &rows, heads, sight)?;
-            attention(&qkv, bias, &Picked::new(&rows, Pick::All), heads, sight, &out, &scratch)?;
+            let everybody = Picked::new(&rows, Pick::All);
+            attention(&qkv, bias, &everybody, heads, sight, &out, &scratch)?;
             assert_close(&out, &all, 2e-5);
+            for instructions in tile::tests::every() {
+                let again = Tensor::zeros(out.shape(), DType::F32, &Device::Cpu)?;
+                attention_by(instructions, &qkv, bias, &everybody, (heads, sight), [&again, &scratch])?;
+                assert_close(&again, &out, 0.0);
+            }
             for pick in [Pick::First, Pick::Last] {
                 let picked = Picked::new(&rows, pick);
                 let expected = picked.take(&all.copy()?)?;

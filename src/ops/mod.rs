@@ -16,6 +16,7 @@ mod e4m3;
 mod eight_bit;
 mod matrix;
 mod gemm;
+mod tile;
 mod panels;
 mod linear;
 mod activation;
