@@ -8,7 +8,7 @@
 use rayon::prelude::*;
 
 use super::parallel;
-use super::tile::{self, Instructions, Operands, ROWS, Strides, VECTOR};
+use super::tile::{self, COLUMNS, Instructions, Operands, ROWS, Strides, VECTOR};
 
 /// Rows of a matrix in one panel.
 pub(super) const PANEL: usize = VECTOR;
@@ -83,33 +83,78 @@ fn product(
     assert!(x.len() == m * k && w.len() == n * k && out.len() == m * n, "a product's operands fit each other");
     assert!(n % PANEL == 0 && n > 0 && k > 0, "panels are whole");
     let threads = if m * n * k < SERIAL_BELOW { 1 } else { parallel::threads() };
-    // Four parts a thread even out what the system's other work takes from one of them.
-    let rows = m.div_ceil(4 * threads).max(CHUNK_ROWS).min(m.div_ceil(threads));
-    let rows = rows.min((CHUNK_BYTES / 4 / k).next_multiple_of(ROWS)).max(1);
-    let chunk = |(x, out): (&[f32], &mut [f32])| chunk(instructions, x, w, out, [n, k], &finish);
+    let [height, width] = piece(threads, [m, n, k]);
+    let out = Product { start: out.as_mut_ptr(), stride: n };
+    let across = n.div_ceil(width);
+    let work = |index: usize| {
+        let (row, column) = (index / across * height, index % across * width);
+        let (x, width) = (&x[row * k..(row + height).min(m) * k], width.min(n - column));
+        let w = &w[column * k..(column + width) * k];
+        // SAFETY: these are rows and columns of `out`, whose size is asserted; no two pieces share an element, and nobody
+        // else uses `out` before all are done.
+        unsafe { out.piece(instructions, [row, column], x, w, k, &finish) }
+    };
+    let pieces = 0..m.div_ceil(height) * across;
     if threads == 1 {
-        return x.chunks(rows * k).zip(out.chunks_mut(rows * n)).for_each(chunk);
+        return pieces.for_each(work);
     }
-    x.par_chunks(rows * k).zip(out.par_chunks_mut(rows * n)).with_max_len(1).for_each(chunk);
+    pieces.into_par_iter().with_max_len(1).for_each(work);
 }
 
-/// Some rows of the product. Panels are the outer loop: one tile's panels serve all the rows from the cache.
-fn chunk(
-    instructions: Instructions,
-    x: &[f32],
-    w: &[f32],
-    out: &mut [f32],
-    [n, k]: [usize; 2],
-    finish: &impl Fn(usize, &mut [f32]),
-) {
-    let height = tile::height(x.len() / k);
-    for (column, width) in instructions.cut(n) {
-        let w = &w[column * k..(column + width) * k];
-        for (x, out) in x.chunks(height * k).zip(out.chunks_mut(height * n)) {
-            let rows = x.len() / k;
-            Operands { x, w, depth: k, strides: Panels { k } }.tile(instructions, [rows, width], &mut out[column..], n);
-            for out in out.chunks_exact_mut(n) {
-                finish(column, &mut out[column..column + width]);
+/// Rows and columns of the pieces that a product is computed in. Rows are cut first: few of them are, so that no thread
+/// has to read all the weights for a handful of rows.
+fn piece(threads: usize, [m, n, k]: [usize; 3]) -> [usize; 2] {
+    // Four parts a thread even out what the system's other work takes from one of them.
+    let parts = if threads == 1 { 1 } else { 4 * threads };
+    let rows = m.div_ceil(parts).max(CHUNK_ROWS).min((CHUNK_BYTES / 4 / k).next_multiple_of(ROWS)).max(ROWS);
+    let down = m.div_ceil(rows).max(1);
+    let across = parts.div_ceil(down);
+    // Whole tiles where there are enough for all threads.
+    let step = if n * down >= threads * COLUMNS { COLUMNS } else { PANEL };
+    [m.div_ceil(down).max(1), n.div_ceil(across).next_multiple_of(step)]
+}
+
+/// The product's memory, for threads that write disjoint pieces of it; a row has `stride` elements.
+struct Product {
+    start: *mut f32,
+    stride: usize,
+}
+
+// SAFETY: the pointer is only written through at disjoint places, which is what `piece` asks for.
+unsafe impl Sync for Product {}
+
+impl Product {
+    /// The piece of rows x, (rows, k), and panels w, which begins at a row and a column of the product. Panels are the outer
+    /// loop: one tile's panels serve all the rows from the cache.
+    ///
+    /// # Safety
+    /// The product has the rows and columns of the piece, and nobody else uses them meanwhile.
+    unsafe fn piece(
+        &self,
+        instructions: Instructions,
+        [first_row, first_column]: [usize; 2],
+        x: &[f32],
+        w: &[f32],
+        k: usize,
+        finish: &impl Fn(usize, &mut [f32]),
+    ) {
+        let rows = x.len() / k;
+        let height = tile::height(rows);
+        for (column, width) in instructions.cut(w.len() / k) {
+            let w = &w[column * k..];
+            for row in (0..rows).step_by(height) {
+                let (x, height) = (&x[row * k..], height.min(rows - row));
+                let tile = Operands { x, w, depth: k, strides: Panels { k } };
+                // SAFETY: the tile lies inside the piece.
+                let place = unsafe { self.start.add((first_row + row) * self.stride + first_column + column) };
+                // SAFETY: the same.
+                unsafe { tile.tile_at(instructions, [height, width], place, self.stride) };
+                for at in 0..height {
+                    // SAFETY: the same; a row of the tile was just written, and this is the one reference to it.
+                    finish(first_column + column, unsafe {
+                        std::slice::from_raw_parts_mut(place.add(at * self.stride), width)
+                    });
+                }
             }
         }
     }

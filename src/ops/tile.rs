@@ -8,6 +8,8 @@ pub(super) const VECTOR: usize = 16;
 /// Rows of a tile, at most. 6 x 16 sums are 12 of the 16 registers of AVX2, and 6 x 64, four vectors, are 24 of the 32 of
 /// AVX-512; 12 x 32 and 8 x 48 are 2 to 8 % slower on Zen 4.
 pub(super) const ROWS: usize = 6;
+/// Columns of a tile, at most.
+pub(super) const COLUMNS: usize = 4 * VECTOR;
 
 /// The instructions that a tile is computed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +108,24 @@ impl<S: Strides> Operands<'_, S> {
     ///
     /// # Panics
     /// If an operand or `out` is too short.
-    pub(super) fn tile(self, instructions: Instructions, [rows, columns]: [usize; 2], out: &mut [f32], stride: usize) {
+    pub(super) fn tile(self, instructions: Instructions, shape: [usize; 2], out: &mut [f32], stride: usize) {
+        assert!((shape[0] - 1) * stride + shape[1] <= out.len(), "the tile has its place");
+        // SAFETY: `out` is exclusive and has place for all rows.
+        unsafe { self.tile_at(instructions, shape, out.as_mut_ptr(), stride) }
+    }
+
+    /// The same where what lies between the rows of the tile is somebody else's.
+    ///
+    /// # Safety
+    /// `out` is valid for writes of `columns` elements in each of `rows` rows, `stride` elements apart, and nobody else uses
+    /// them meanwhile.
+    pub(super) unsafe fn tile_at(
+        self,
+        instructions: Instructions,
+        [rows, columns]: [usize; 2],
+        out: *mut f32,
+        stride: usize,
+    ) {
         macro_rules! of_height {
             ($tile:ident $(, $vectors:literal)?) => {
                 match rows {
@@ -121,12 +140,13 @@ impl<S: Strides> Operands<'_, S> {
             };
         }
         match instructions {
-            Instructions::Baseline if columns == VECTOR => of_height!(baseline),
+            // SAFETY: what is asked of the caller.
+            Instructions::Baseline if columns == VECTOR => unsafe { of_height!(baseline) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `Instructions::Avx2` is only made where the processor has them.
+            // SAFETY: the same; `Instructions::Avx2` is only made where the processor has them.
             Instructions::Avx2 if columns == VECTOR => unsafe { of_height!(avx2) },
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `Instructions::Avx512` is only made where the processor has them.
+            // SAFETY: the same; `Instructions::Avx512` is only made where the processor has them.
             Instructions::Avx512 => unsafe {
                 match columns / VECTOR {
                     1 => of_height!(avx512, 1),
@@ -141,18 +161,20 @@ impl<S: Strides> Operands<'_, S> {
 
     /// What the loops over a tile rely on.
     #[inline(always)]
-    fn check(&self, [rows, vectors]: [usize; 2], out: &[f32], stride: usize) {
+    fn check(&self, [rows, vectors]: [usize; 2]) {
         let ([row, column], [vector, below]) = (self.strides.x(), self.strides.w());
         assert!(self.depth > 0, "a product has something to sum");
         let last = self.depth - 1;
         assert!((rows - 1) * row + last * column < self.x.len(), "x has all rows of the tile");
         assert!((vectors - 1) * vector + last * below + VECTOR <= self.w.len(), "w has all columns of the tile");
-        assert!((rows - 1) * stride + vectors * VECTOR <= out.len(), "the tile has its place");
     }
 
     /// One vector of columns. The compiler holds the sums in registers.
-    fn baseline<const HEIGHT: usize>(self, out: &mut [f32], stride: usize) {
-        self.check([HEIGHT, 1], out, stride);
+    ///
+    /// # Safety
+    /// As of [`Operands::tile_at`].
+    unsafe fn baseline<const HEIGHT: usize>(self, out: *mut f32, stride: usize) {
+        self.check([HEIGHT, 1]);
         let ([row, column], [_, below]) = (self.strides.x(), self.strides.w());
         let mut sums = [[0f32; VECTOR]; HEIGHT];
         for at in 0..self.depth {
@@ -164,19 +186,23 @@ impl<S: Strides> Operands<'_, S> {
                 }
             }
         }
-        for (sums, out) in sums.iter().zip(out.chunks_mut(stride)) {
-            out[..VECTOR].copy_from_slice(sums);
+        for (index, sums) in sums.iter().enumerate() {
+            // SAFETY: the row is the caller's promise; any f32 may be written where one can lie.
+            unsafe { out.add(index * stride).cast::<[f32; VECTOR]>().write(*sums) };
         }
     }
 
     /// One vector of columns, each row's sums in two registers. Each sum adds the same products in the same order as in
     /// [`Operands::baseline`]: the same bits.
+    ///
+    /// # Safety
+    /// As of [`Operands::tile_at`].
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma")]
-    fn avx2<const HEIGHT: usize>(self, out: &mut [f32], stride: usize) {
+    unsafe fn avx2<const HEIGHT: usize>(self, out: *mut f32, stride: usize) {
         use std::arch::x86_64::*;
         const HALF: usize = VECTOR / 2;
-        self.check([HEIGHT, 1], out, stride);
+        self.check([HEIGHT, 1]);
         let ([row, column], [_, below]) = (self.strides.x(), self.strides.w());
         let mut sums = [[_mm256_setzero_ps(); 2]; HEIGHT];
         for at in 0..self.depth {
@@ -193,19 +219,22 @@ impl<S: Strides> Operands<'_, S> {
         }
         for (index, sums) in sums.iter().enumerate() {
             for (half, sums) in sums.iter().enumerate() {
-                // SAFETY: a row of `out` has room for the vector, as checked.
-                unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(index * stride + half * HALF), *sums) };
+                // SAFETY: the row is the caller's promise.
+                unsafe { _mm256_storeu_ps(out.add(index * stride + half * HALF), *sums) };
             }
         }
     }
 
     /// `VECTORS` vectors of columns at once. Each sum adds the same products in the same order as in
     /// [`Operands::baseline`]: the same bits.
+    ///
+    /// # Safety
+    /// As of [`Operands::tile_at`].
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
-    fn avx512<const HEIGHT: usize, const VECTORS: usize>(self, out: &mut [f32], stride: usize) {
+    unsafe fn avx512<const HEIGHT: usize, const VECTORS: usize>(self, out: *mut f32, stride: usize) {
         use std::arch::x86_64::*;
-        self.check([HEIGHT, VECTORS], out, stride);
+        self.check([HEIGHT, VECTORS]);
         let ([row, column], [vector, below]) = (self.strides.x(), self.strides.w());
         let mut sums = [[_mm512_setzero_ps(); VECTORS]; HEIGHT];
         for at in 0..self.depth {
@@ -223,8 +252,8 @@ impl<S: Strides> Operands<'_, S> {
         }
         for (index, sums) in sums.iter().enumerate() {
             for (at, sums) in sums.iter().enumerate() {
-                // SAFETY: a row of `out` has room for all vectors, as checked.
-                unsafe { _mm512_storeu_ps(out.as_mut_ptr().add(index * stride + at * VECTOR), *sums) };
+                // SAFETY: the row is the caller's promise.
+                unsafe { _mm512_storeu_ps(out.add(index * stride + at * VECTOR), *sums) };
             }
         }
     }
@@ -271,7 +300,7 @@ pub(super) mod tests {
                 let mut next = 0;
                 for (first, width) in instructions.cut(vectors * VECTOR) {
                     assert_eq!(first, next);
-                    assert!([VECTOR, 2 * VECTOR, 4 * VECTOR].contains(&width));
+                    assert!([VECTOR, 2 * VECTOR, COLUMNS].contains(&width));
                     next += width;
                 }
                 assert_eq!(next, vectors * VECTOR);
