@@ -6,8 +6,9 @@ use candle_core::{D, Result, Tensor};
 use candle_nn::ops::softmax;
 
 use super::math::exp;
+use super::parallel::{self, Pieces, SERIAL_PRODUCTS_BELOW};
 use super::tile::{self, Instructions, Operands, ROWS, Strided, VECTOR};
-use super::{Picked, Rows, Sight, host, parallel};
+use super::{Picked, Rows, Sight, host};
 
 /// Queries of a tile, side by side in four vectors: keys and values are read where they are. With the keys of a tile and a
 /// head of 64 values a tile's memory is about 64 KiB a thread.
@@ -52,13 +53,16 @@ fn attention_by(
     host::read(qkv, |qkv: &[f32]| {
         host::read_or_zeros(bias, 3 * width, |bias| {
             host::write(out, |out| {
-                let tiles = tiles(picked, out, width);
+                let tasks = tasks(picked, heads, width);
+                let out = Pieces::new(out, width);
                 host::write(scratch, |scratch| {
-                    parallel::for_each_task(tiles.into_iter(), scratch, Tile::elements(size), |queries, scratch| {
-                        for head in 0..heads {
+                    parallel::for_each_task(tasks.into_iter(), scratch, Tile::elements(size), |queries, scratch| {
+                        for head in queries.heads.clone() {
                             let layer = Layer { qkv, bias, width, size, head };
                             let mut tile = Tile::new(instructions, layer, scratch);
-                            tile.attend(queries.start, queries.length, queries.first, sight, queries.out);
+                            // SAFETY: `out` has the picked positions and all heads, as asserted; no two tasks have the same
+                            // position and head.
+                            unsafe { tile.attend(&queries, sight, &out) };
                         }
                     });
                 })
@@ -67,31 +71,36 @@ fn attention_by(
     })??
 }
 
-/// Some queries of one row, and where their results go.
-struct Queries<'a> {
+/// Some queries of one row, by some heads.
+struct Queries {
     /// First position and real length of the row.
     start: usize,
     length: usize,
-    /// First of the queries, counted from the row's start.
-    first: usize,
-    /// The results, as many whole positions as there are queries.
-    out: &'a mut [f32],
+    /// Which of its positions.
+    queries: Range<usize>,
+    /// Where the first one's result goes.
+    to: usize,
+    heads: Range<usize>,
 }
 
-/// Cuts the rows into tiles of queries. `out` is cut along with them, so that each tile owns what it writes.
-fn tiles<'a>(picked: &Picked, mut out: &'a mut [f32], width: usize) -> Vec<Queries<'a>> {
-    let mut tiles = Vec::new();
-    let mut at = 0;
+/// Cuts the rows into tiles of queries, and where these are few, each by heads. One task is for what is not worth more.
+fn tasks(picked: &Picked, heads: usize, width: usize) -> Vec<Queries> {
+    let products: usize = picked.iter().map(|(_, length, queries, _)| 2 * length * queries.len() * width).sum();
+    let tiles = picked.iter().map(|(_, _, queries, _)| queries.len().div_ceil(QUERIES)).sum::<usize>().max(1);
+    // Four parts a thread even out what the system's other work takes from one of them.
+    let parts = if products < SERIAL_PRODUCTS_BELOW { 1 } else { (4 * parallel::threads()).div_ceil(tiles) };
+    let heads_each = heads.div_ceil(parts.min(heads));
+    let mut tasks = Vec::with_capacity(tiles * heads.div_ceil(heads_each));
     for (start, length, queries, to) in picked.iter() {
-        (_, out) = std::mem::take(&mut out).split_at_mut((to - at) * width);
-        at = to + queries.len();
         for first in queries.clone().step_by(QUERIES) {
-            let (mine, rest) = std::mem::take(&mut out).split_at_mut(QUERIES.min(queries.end - first) * width);
-            tiles.push(Queries { start, length, first, out: mine });
-            out = rest;
+            let (to, mine) = (to + first - queries.start, first..queries.end.min(first + QUERIES));
+            tasks.extend((0..heads).step_by(heads_each).map(|head| {
+                let heads = head..heads.min(head + heads_each);
+                Queries { start, length, queries: mine.clone(), to, heads }
+            }));
         }
     }
-    tiles
+    tasks
 }
 
 /// One head's view of the input.
@@ -156,13 +165,16 @@ impl<'a> Tile<'a> {
         Tile { instructions, layer, size_padded, queries, scores, values, sums, largest, totals }
     }
 
-    /// The queries from `first` on, as many as `out` has positions, over what they see of the row's `length` keys.
-    fn attend(&mut self, start: usize, length: usize, first: usize, sight: Sight, out: &mut [f32]) {
-        let Layer { width, size, head, .. } = self.layer;
-        let count = out.len() / width;
+    /// The head's results for some queries, over what they see of their row.
+    ///
+    /// # Safety
+    /// `out` has a position for each of the queries, and nobody else uses this head's part of them meanwhile.
+    unsafe fn attend(&mut self, queries: &Queries, sight: Sight, out: &Pieces<'_>) {
+        let (start, length, first, count) =
+            (queries.start, queries.length, queries.queries.start, queries.queries.len());
         self.load_queries(start + first, count);
         self.totals.fill(0.0);
-        // Less than any score, and a number: a difference to it is none that is not a number.
+        // Less than any score, and a number, so that differences to it are numbers.
         self.largest.fill(f32::MIN);
         let (begin, end) = (sight.of(first, length).start, sight.of(first + count - 1, length).end);
         for key in (begin..end).step_by(KEYS) {
@@ -175,11 +187,12 @@ impl<'a> Tile<'a> {
             self.weigh(count, keys, is_first);
             self.accumulate(start + key, count, keys, is_first);
         }
+        let Layer { size, head, .. } = self.layer;
         let bias = self.layer.bias(2);
-        for (query, out) in out.chunks_exact_mut(width).enumerate() {
-            let total = self.totals[query];
-            let sums = &self.sums[query * self.size_padded..][..size];
-            let out = &mut out[head * size..][..size];
+        for query in 0..count {
+            // SAFETY: the caller's promise.
+            let out = unsafe { out.row(queries.to + query, head * size..(head + 1) * size) };
+            let (total, sums) = (self.totals[query], &self.sums[query * self.size_padded..][..size]);
             for ((out, sum), bias) in out.iter_mut().zip(sums).zip(bias) {
                 *out = sum / total + bias;
             }
@@ -350,6 +363,8 @@ mod tests {
             check(Rows::padded(vec![3, 64, 1, 17]), 3, size, Sight::EVERYTHING)?;
             // One tile exactly, one more, several tiles of keys.
             check(Rows::ragged(vec![64, 65, 128, 129, 300]), 2, size, Sight::EVERYTHING)?;
+            // So few tiles that threads share them by heads.
+            check(Rows::ragged(vec![130]), 7, size, Sight::EVERYTHING)?;
         }
         Ok(())
     }

@@ -3,7 +3,7 @@
 use gemm::Parallelism;
 
 use super::matrix::View;
-use super::parallel;
+use super::parallel::{self, Pieces};
 
 /// Rows of the matrix that are decoded at a time: 64 rows of 1,536 columns are 384 KiB, which stay in a core's
 /// second-level cache between decoding and use.
@@ -20,7 +20,7 @@ pub(super) fn times_transposed(x: &[f32], w: &[f32], out: &mut [f32], [m, n, k]:
 /// elements for each thread, and multiplied while they are in the cache.
 pub(super) fn times_decoded(x: &[f32], w: View<'_>, out: &mut [f32], scratch: &mut [f32], [m, n, k]: [usize; 3]) {
     assert!(x.len() == m * k && out.len() == m * n, "a product's operands fit each other");
-    let out = Columns(out.as_mut_ptr());
+    let out = Pieces::new(out, n);
     let panels = (0..n.div_ceil(PANEL_ROWS)).map(|panel| panel * PANEL_ROWS);
     parallel::for_each_task(panels, scratch, PANEL_ROWS * k, |first, scratch| {
         let rows = PANEL_ROWS.min(n - first);
@@ -28,7 +28,7 @@ pub(super) fn times_decoded(x: &[f32], w: View<'_>, out: &mut [f32], scratch: &m
         w.decode_rows(first, decoded);
         // SAFETY: the panel's product lies in the columns `first..first + rows` of `out`, which is m rows of n and
         // outlives the call; the columns of different panels are disjoint, so no two threads write one element.
-        unsafe { product(x, decoded, out.at(first), n, [m, rows, k], Parallelism::None) }
+        unsafe { product(x, decoded, out.at(0, first), n, [m, rows, k], Parallelism::None) }
     });
 }
 
@@ -40,21 +40,6 @@ pub(super) fn warm_up_thread() {
     let mut out = vec![0.0; SIDE * SIDE];
     // SAFETY: `out` is exclusive and has SIDE rows of SIDE.
     unsafe { product(&x, &w, out.as_mut_ptr(), SIDE, [SIDE; 3], Parallelism::None) }
-}
-
-/// The start of the product, for threads that write disjoint columns of it.
-struct Columns(*mut f32);
-
-// SAFETY: the pointer is only written through at disjoint columns, as `times_decoded` argues.
-unsafe impl Sync for Columns {}
-
-impl Columns {
-    /// # Safety
-    /// `column` is a column of the product.
-    unsafe fn at(&self, column: usize) -> *mut f32 {
-        // SAFETY: the first row has this column.
-        unsafe { self.0.add(column) }
-    }
 }
 
 /// # Safety

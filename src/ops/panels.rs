@@ -7,7 +7,7 @@
 
 use rayon::prelude::*;
 
-use super::parallel;
+use super::parallel::{self, Pieces, SERIAL_PRODUCTS_BELOW};
 use super::tile::{self, COLUMNS, Instructions, Operands, ROWS, Strides, VECTOR};
 
 /// Rows of a matrix in one panel.
@@ -16,8 +16,6 @@ pub(super) const PANEL: usize = VECTOR;
 const CHUNK_BYTES: usize = 256 << 10;
 /// Fewer rows than this would fetch the weights from the third-level cache more often than the sums can hide.
 const CHUNK_ROWS: usize = 8 * ROWS;
-/// Multiplications below which waking another thread costs more than it saves: about 10 us of one core.
-const SERIAL_BELOW: usize = 1 << 19;
 
 /// Turns the matrix, `columns` wide and a multiple of [`PANEL`] high, into panels, in place.
 pub(super) fn pack(matrix: &mut [f32], columns: usize) {
@@ -82,9 +80,9 @@ fn product(
 ) {
     assert!(x.len() == m * k && w.len() == n * k && out.len() == m * n, "a product's operands fit each other");
     assert!(n % PANEL == 0 && n > 0 && k > 0, "panels are whole");
-    let threads = if m * n * k < SERIAL_BELOW { 1 } else { parallel::threads() };
+    let threads = if m * n * k < SERIAL_PRODUCTS_BELOW { 1 } else { parallel::threads() };
     let [height, width] = piece(threads, [m, n, k]);
-    let out = Product { start: out.as_mut_ptr(), stride: n };
+    let out = Pieces::new(out, n);
     let across = n.div_ceil(width);
     let work = |index: usize| {
         let (row, column) = (index / across * height, index % across * width);
@@ -92,7 +90,7 @@ fn product(
         let w = &w[column * k..(column + width) * k];
         // SAFETY: these are rows and columns of `out`, whose size is asserted; no two pieces share an element, and nobody
         // else uses `out` before all are done.
-        unsafe { out.piece(instructions, [row, column], x, w, k, &finish) }
+        unsafe { multiply(instructions, x, w, k, (&out, [row, column]), &finish) }
     };
     let pieces = 0..m.div_ceil(height) * across;
     if threads == 1 {
@@ -114,47 +112,31 @@ fn piece(threads: usize, [m, n, k]: [usize; 3]) -> [usize; 2] {
     [m.div_ceil(down).max(1), n.div_ceil(across).next_multiple_of(step)]
 }
 
-/// The product's memory, for threads that write disjoint pieces of it; a row has `stride` elements.
-struct Product {
-    start: *mut f32,
-    stride: usize,
-}
-
-// SAFETY: the pointer is only written through at disjoint places, which is what `piece` asks for.
-unsafe impl Sync for Product {}
-
-impl Product {
-    /// The piece of rows x, (rows, k), and panels w, which begins at a row and a column of the product. Panels are the outer
-    /// loop: one tile's panels serve all the rows from the cache.
-    ///
-    /// # Safety
-    /// The product has the rows and columns of the piece, and nobody else uses them meanwhile.
-    unsafe fn piece(
-        &self,
-        instructions: Instructions,
-        [first_row, first_column]: [usize; 2],
-        x: &[f32],
-        w: &[f32],
-        k: usize,
-        finish: &impl Fn(usize, &mut [f32]),
-    ) {
-        let rows = x.len() / k;
-        let height = tile::height(rows);
-        for (column, width) in instructions.cut(w.len() / k) {
-            let w = &w[column * k..];
-            for row in (0..rows).step_by(height) {
-                let (x, height) = (&x[row * k..], height.min(rows - row));
-                let tile = Operands { x, w, depth: k, strides: Panels { k } };
-                // SAFETY: the tile lies inside the piece.
-                let place = unsafe { self.start.add((first_row + row) * self.stride + first_column + column) };
+/// A piece of a product: that of rows x, (rows, k), and panels w, which begins at a row and a column of `out`. Panels are
+/// the outer loop: one tile's panels serve all the rows from the cache.
+///
+/// # Safety
+/// `out` has the rows and columns of the piece, and nobody else uses them meanwhile.
+unsafe fn multiply(
+    instructions: Instructions,
+    x: &[f32],
+    w: &[f32],
+    k: usize,
+    (out, [first_row, first_column]): (&Pieces<'_>, [usize; 2]),
+    finish: &impl Fn(usize, &mut [f32]),
+) {
+    let rows = x.len() / k;
+    let height = tile::height(rows);
+    for (column, width) in instructions.cut(w.len() / k) {
+        let (w, column) = (&w[column * k..], first_column + column);
+        for row in (0..rows).step_by(height) {
+            let (x, height, row) = (&x[row * k..], height.min(rows - row), first_row + row);
+            let tile = Operands { x, w, depth: k, strides: Panels { k } };
+            // SAFETY: the tile lies inside the piece, which is this call's alone.
+            unsafe { tile.tile_at(instructions, [height, width], out.at(row, column), out.stride()) };
+            for row in row..row + height {
                 // SAFETY: the same.
-                unsafe { tile.tile_at(instructions, [height, width], place, self.stride) };
-                for at in 0..height {
-                    // SAFETY: the same; a row of the tile was just written, and this is the one reference to it.
-                    finish(first_column + column, unsafe {
-                        std::slice::from_raw_parts_mut(place.add(at * self.stride), width)
-                    });
-                }
+                finish(column, unsafe { out.row(row, column..column + width) });
             }
         }
     }
@@ -179,6 +161,20 @@ mod tests {
             assert_eq!(panels[PANEL * (columns - 1) + 3], matrix[3 * columns + columns - 1]);
             unpack(&mut panels, columns);
             assert_eq!(panels, matrix);
+        }
+    }
+
+    #[test]
+    fn pieces_are_whole_panels_and_enough_for_all_threads() {
+        for threads in [1, 2, 3, 15, 64] {
+            for m in [1, 5, 6, 7, 48, 100, 128, 2507, 16_384] {
+                for (n, k) in [(16, 1), (384, 384), (1152, 384), (1536, 384), (384, 1536), (1024, 4096)] {
+                    let [height, width] = piece(threads, [m, n, k]);
+                    assert!((1..=m).contains(&height) && width > 0 && width % PANEL == 0, "{height} x {width}");
+                    let (pieces, panels) = (m.div_ceil(height) * n.div_ceil(width), n / PANEL);
+                    assert!(pieces >= threads.min(panels), "{pieces} pieces of {m} x {n} for {threads} threads");
+                }
+            }
         }
     }
 

@@ -1,11 +1,16 @@
 //! How work is spread over the threads of the CPU.
 
+use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
 /// Below so many elements waking another thread costs more than it saves (about 10 us against 1 ns an element).
 const SERIAL_BELOW: usize = 16 << 10;
+
+/// Multiplications below which waking another thread costs more than it saves: about 10 us of one core.
+pub(super) const SERIAL_PRODUCTS_BELOW: usize = 1 << 19;
 
 /// Threads that operations are spread over.
 pub(crate) fn threads() -> usize {
@@ -47,4 +52,45 @@ pub(crate) fn for_each_task<T: Send>(
             work(task, mine);
         }
     });
+}
+
+/// A matrix that threads write disjoint pieces of, when these are not whole rows.
+pub(super) struct Pieces<'a> {
+    start: *mut f32,
+    stride: usize,
+    matrix: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: the pointer is only used at disjoint places, which is what its methods ask for.
+unsafe impl Sync for Pieces<'_> {}
+
+impl<'a> Pieces<'a> {
+    /// Rows of `stride` elements.
+    pub(super) fn new(matrix: &'a mut [f32], stride: usize) -> Pieces<'a> {
+        Pieces { start: matrix.as_mut_ptr(), stride, matrix: PhantomData }
+    }
+
+    /// Elements from a row to the next.
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Where a row has a column.
+    ///
+    /// # Safety
+    /// The matrix has both.
+    pub(super) unsafe fn at(&self, row: usize, column: usize) -> *mut f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.start.add(row * self.stride + column) }
+    }
+
+    /// Some columns of a row.
+    ///
+    /// # Safety
+    /// The matrix has them, and nobody else uses them while the result is alive.
+    #[expect(clippy::mut_from_ref, reason = "that no two are of the same elements is what the caller promises")]
+    pub(super) unsafe fn row(&self, row: usize, columns: Range<usize>) -> &mut [f32] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.at(row, columns.start), columns.len()) }
+    }
 }
