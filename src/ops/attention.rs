@@ -6,8 +6,8 @@ use candle_core::{D, Result, Tensor};
 use candle_nn::ops::softmax;
 
 use super::math::exp;
-use super::parallel::{self, Pieces, SERIAL_PRODUCTS_BELOW};
-use super::tile::{self, Instructions, Operands, ROWS, Strided, VECTOR};
+use super::parallel::{self, Pieces};
+use super::tile::{self, Instructions, Operands, ROWS, Strides, VECTOR};
 use super::{Picked, Rows, Sight, host};
 
 /// Queries of a tile, side by side in four vectors: keys and values are read where they are. With the keys of a tile and a
@@ -87,8 +87,7 @@ struct Queries {
 fn tasks(picked: &Picked, heads: usize, width: usize) -> Vec<Queries> {
     let products: usize = picked.iter().map(|(_, length, queries, _)| 2 * length * queries.len() * width).sum();
     let tiles = picked.iter().map(|(_, _, queries, _)| queries.len().div_ceil(QUERIES)).sum::<usize>().max(1);
-    // Four parts a thread even out what the system's other work takes from one of them.
-    let parts = if products < SERIAL_PRODUCTS_BELOW { 1 } else { (4 * parallel::threads()).div_ceil(tiles) };
+    let parts = parallel::parts(products).div_ceil(tiles);
     let heads_each = heads.div_ceil(parts.min(heads));
     let mut tasks = Vec::with_capacity(tiles * heads.div_ceil(heads_each));
     for (start, length, queries, to) in picked.iter() {
@@ -141,7 +140,7 @@ struct Tile<'a> {
     queries: &'a mut [f32],
     /// (KEYS, QUERIES): scores, then weights.
     scores: &'a mut [f32],
-    /// (KEYS, size_padded): values, where heads do not fill whole vectors; zero beyond.
+    /// (KEYS, size_padded): values, zero beyond the head's; empty where heads fill whole vectors.
     values: &'a mut [f32],
     /// (QUERIES, size_padded): weighted sums of values so far.
     sums: &'a mut [f32],
@@ -152,14 +151,20 @@ struct Tile<'a> {
 
 impl<'a> Tile<'a> {
     fn elements(size: usize) -> usize {
-        QUERIES * size + KEYS * QUERIES + (KEYS + QUERIES) * size.next_multiple_of(VECTOR) + 2 * QUERIES
+        let padded = size.next_multiple_of(VECTOR);
+        QUERIES * size + KEYS * QUERIES + Self::copied(size) * padded + QUERIES * padded + 2 * QUERIES
+    }
+
+    /// Keys whose values are copied: none where heads fill whole vectors.
+    fn copied(size: usize) -> usize {
+        if size.is_multiple_of(VECTOR) { 0 } else { KEYS }
     }
 
     fn new(instructions: Instructions, layer: Layer<'a>, scratch: &'a mut [f32]) -> Tile<'a> {
         let (size, size_padded) = (layer.size, layer.size.next_multiple_of(VECTOR));
         let (queries, rest) = scratch.split_at_mut(QUERIES * size);
         let (scores, rest) = rest.split_at_mut(KEYS * QUERIES);
-        let (values, rest) = rest.split_at_mut(KEYS * size_padded);
+        let (values, rest) = rest.split_at_mut(Self::copied(size) * size_padded);
         let (sums, rest) = rest.split_at_mut(QUERIES * size_padded);
         let (largest, totals) = rest.split_at_mut(QUERIES);
         Tile { instructions, layer, size_padded, queries, scores, values, sums, largest, totals }
@@ -221,7 +226,7 @@ impl<'a> Tile<'a> {
     /// scores = keys from position `from` on * queries.
     fn score(&mut self, from: usize, count: usize, keys: usize) {
         let (layer, size) = (self.layer, self.layer.size);
-        let strides = Strided { x: [layer.step(), 1], w: [size * VECTOR, VECTOR] };
+        let strides = Strides { x: [layer.step(), 1], w: [size * VECTOR, VECTOR] };
         let height = tile::height(keys);
         for (query, width) in self.instructions.cut(count.next_multiple_of(VECTOR)) {
             for key in (0..keys).step_by(height) {
@@ -287,7 +292,7 @@ impl<'a> Tile<'a> {
             }
             (&*self.values, size_padded)
         };
-        let strides = Strided { x: [1, QUERIES], w: [VECTOR, step] };
+        let strides = Strides { x: [1, QUERIES], w: [VECTOR, step] };
         let height = tile::height(count);
         for (column, width) in self.instructions.cut(size_padded) {
             for query in (0..count).step_by(height) {

@@ -7,7 +7,7 @@
 
 use rayon::prelude::*;
 
-use super::parallel::{self, Pieces, SERIAL_PRODUCTS_BELOW};
+use super::parallel::{self, Pieces};
 use super::tile::{self, COLUMNS, Instructions, Operands, ROWS, Strides, VECTOR};
 
 /// Rows of a matrix in one panel.
@@ -42,22 +42,6 @@ fn transpose_each(data: &mut [f32], columns: usize, places: impl Fn(usize, usize
     }
 }
 
-/// Where rows of x and panels lie, `k` columns of them.
-#[derive(Clone, Copy)]
-struct Panels {
-    k: usize,
-}
-
-impl Strides for Panels {
-    fn x(self) -> [usize; 2] {
-        [self.k, 1]
-    }
-
-    fn w(self) -> [usize; 2] {
-        [self.k * PANEL, PANEL]
-    }
-}
-
 /// `out (m, n) = finish(x (m, k) * w (n, k) transposed)`, `w` in panels. `finish` is called once for each piece of a
 /// row of the product, with the piece's first column, while the piece is in the first-level cache.
 pub(super) fn times_panels(
@@ -80,8 +64,8 @@ fn product(
 ) {
     assert!(x.len() == m * k && w.len() == n * k && out.len() == m * n, "a product's operands fit each other");
     assert!(n % PANEL == 0 && n > 0 && k > 0, "panels are whole");
-    let threads = if m * n * k < SERIAL_PRODUCTS_BELOW { 1 } else { parallel::threads() };
-    let [height, width] = piece(threads, [m, n, k]);
+    let parts = parallel::parts(m * n * k);
+    let [height, width] = piece(parts, [m, n, k]);
     let out = Pieces::new(out, n);
     let across = n.div_ceil(width);
     let work = |index: usize| {
@@ -93,22 +77,20 @@ fn product(
         unsafe { multiply(instructions, x, w, k, (&out, [row, column]), &finish) }
     };
     let pieces = 0..m.div_ceil(height) * across;
-    if threads == 1 {
+    if parts == 1 {
         return pieces.for_each(work);
     }
     pieces.into_par_iter().with_max_len(1).for_each(work);
 }
 
-/// Rows and columns of the pieces that a product is computed in. Rows are cut first: few of them are, so that no thread
-/// has to read all the weights for a handful of rows.
-fn piece(threads: usize, [m, n, k]: [usize; 3]) -> [usize; 2] {
-    // Four parts a thread even out what the system's other work takes from one of them.
-    let parts = if threads == 1 { 1 } else { 4 * threads };
+/// Rows and columns of the pieces that a product is computed in: at least as many as `parts` where it is large enough. Rows
+/// are cut first, but not few of them, so that no thread has to read all the weights for a handful of rows.
+fn piece(parts: usize, [m, n, k]: [usize; 3]) -> [usize; 2] {
     let rows = m.div_ceil(parts).max(CHUNK_ROWS).min((CHUNK_BYTES / 4 / k).next_multiple_of(ROWS)).max(ROWS);
     let down = m.div_ceil(rows).max(1);
     let across = parts.div_ceil(down);
-    // Whole tiles where there are enough for all threads.
-    let step = if n * down >= threads * COLUMNS { COLUMNS } else { PANEL };
+    // The widest tiles, four panels, where there is one for each thread, which has four parts.
+    let step = if n * down >= parts * PANEL { COLUMNS } else { PANEL };
     [m.div_ceil(down).max(1), n.div_ceil(across).next_multiple_of(step)]
 }
 
@@ -131,7 +113,7 @@ unsafe fn multiply(
         let (w, column) = (&w[column * k..], first_column + column);
         for row in (0..rows).step_by(height) {
             let (x, height, row) = (&x[row * k..], height.min(rows - row), first_row + row);
-            let tile = Operands { x, w, depth: k, strides: Panels { k } };
+            let tile = Operands { x, w, depth: k, strides: Strides { x: [k, 1], w: [k * PANEL, PANEL] } };
             // SAFETY: the tile lies inside the piece, which is this call's alone.
             unsafe { tile.tile_at(instructions, [height, width], out.at(row, column), out.stride()) };
             for row in row..row + height {
@@ -169,7 +151,7 @@ mod tests {
         for threads in [1, 2, 3, 15, 64] {
             for m in [1, 5, 6, 7, 48, 100, 128, 2507, 16_384] {
                 for (n, k) in [(16, 1), (384, 384), (1152, 384), (1536, 384), (384, 1536), (1024, 4096)] {
-                    let [height, width] = piece(threads, [m, n, k]);
+                    let [height, width] = piece(4 * threads, [m, n, k]);
                     assert!((1..=m).contains(&height) && width > 0 && width % PANEL == 0, "{height} x {width}");
                     let (pieces, panels) = (m.div_ceil(height) * n.div_ceil(width), n / PANEL);
                     assert!(pieces >= threads.min(panels), "{pieces} pieces of {m} x {n} for {threads} threads");

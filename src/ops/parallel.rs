@@ -10,11 +10,19 @@ use rayon::prelude::*;
 const SERIAL_BELOW: usize = 16 << 10;
 
 /// Multiplications below which waking another thread costs more than it saves: about 10 us of one core.
-pub(super) const SERIAL_PRODUCTS_BELOW: usize = 1 << 19;
+const SERIAL_PRODUCTS_BELOW: usize = 1 << 19;
+
+/// Parts of a thread's share: they even out what the system's other work takes from one of the threads.
+const PARTS: usize = 4;
 
 /// Threads that operations are spread over.
 pub(crate) fn threads() -> usize {
     rayon::current_num_threads()
+}
+
+/// Parts that work of so many multiplications is best cut into: one, or several for each thread.
+pub(super) fn parts(products: usize) -> usize {
+    if products < SERIAL_PRODUCTS_BELOW || threads() == 1 { 1 } else { threads() * PARTS }
 }
 
 /// Calls `work` with (index, row) for each row of `width` elements.
@@ -28,8 +36,7 @@ pub(crate) fn for_each_row(data: &mut [f32], width: usize, work: impl Fn(usize, 
     if data.len() < SERIAL_BELOW || threads() == 1 {
         return serial((0, data), rows);
     }
-    // Four parts a thread even out what the system's other work takes from one of them.
-    let rows_each = rows.div_ceil(threads() * 4).max(SERIAL_BELOW / 4 / width).max(1);
+    let rows_each = rows.div_ceil(threads() * PARTS).max(SERIAL_BELOW / PARTS / width).max(1);
     data.par_chunks_mut(rows_each * width).enumerate().for_each(|part| serial(part, rows_each));
 }
 

@@ -69,40 +69,24 @@ pub(super) fn height(rows: usize) -> usize {
 }
 
 /// Where the operands of `x (rows, depth) * w (depth, columns)` lie.
-pub(super) trait Strides: Copy {
-    /// Elements of x from row to row, and from one column to the next.
-    fn x(self) -> [usize; 2];
-    /// Elements of w from vector to vector, and from row to row.
-    fn w(self) -> [usize; 2];
-}
-
-/// Any strides.
 #[derive(Clone, Copy)]
-pub(super) struct Strided {
+pub(super) struct Strides {
+    /// Elements of x from row to row, and from one column to the next.
     pub(super) x: [usize; 2],
+    /// Elements of w from vector to vector, and from row to row.
     pub(super) w: [usize; 2],
-}
-
-impl Strides for Strided {
-    fn x(self) -> [usize; 2] {
-        self.x
-    }
-
-    fn w(self) -> [usize; 2] {
-        self.w
-    }
 }
 
 /// What a tile is the product of. Both slices begin with the tile's first element and may be longer than the tile.
 #[derive(Clone, Copy)]
-pub(super) struct Operands<'a, S> {
+pub(super) struct Operands<'a> {
     pub(super) x: &'a [f32],
     pub(super) w: &'a [f32],
     pub(super) depth: usize,
-    pub(super) strides: S,
+    pub(super) strides: Strides,
 }
 
-impl<S: Strides> Operands<'_, S> {
+impl Operands<'_> {
     /// The tile of `rows` rows, [`ROWS`] at most, and `columns` columns, as wide as [`Instructions::cut`] makes them; a row
     /// of `out` has `stride` elements.
     ///
@@ -162,7 +146,7 @@ impl<S: Strides> Operands<'_, S> {
     /// What the loops over a tile rely on.
     #[inline(always)]
     fn check(&self, [rows, vectors]: [usize; 2]) {
-        let ([row, column], [vector, below]) = (self.strides.x(), self.strides.w());
+        let ([row, column], [vector, below]) = (self.strides.x, self.strides.w);
         assert!(self.depth > 0, "a product has something to sum");
         let last = self.depth - 1;
         assert!((rows - 1) * row + last * column < self.x.len(), "x has all rows of the tile");
@@ -175,7 +159,7 @@ impl<S: Strides> Operands<'_, S> {
     /// As of [`Operands::tile_at`].
     unsafe fn baseline<const HEIGHT: usize>(self, out: *mut f32, stride: usize) {
         self.check([HEIGHT, 1]);
-        let ([row, column], [_, below]) = (self.strides.x(), self.strides.w());
+        let ([row, column], [_, below]) = (self.strides.x, self.strides.w);
         let mut sums = [[0f32; VECTOR]; HEIGHT];
         for at in 0..self.depth {
             let weights: &[f32; VECTOR] = self.w[at * below..][..VECTOR].try_into().expect("as long as it was cut");
@@ -203,7 +187,7 @@ impl<S: Strides> Operands<'_, S> {
         use std::arch::x86_64::*;
         const HALF: usize = VECTOR / 2;
         self.check([HEIGHT, 1]);
-        let ([row, column], [_, below]) = (self.strides.x(), self.strides.w());
+        let ([row, column], [_, below]) = (self.strides.x, self.strides.w);
         let mut sums = [[_mm256_setzero_ps(); 2]; HEIGHT];
         for at in 0..self.depth {
             // SAFETY: at < depth, for which `check` has found both halves of 16 weights inside w.
@@ -235,7 +219,7 @@ impl<S: Strides> Operands<'_, S> {
     unsafe fn avx512<const HEIGHT: usize, const VECTORS: usize>(self, out: *mut f32, stride: usize) {
         use std::arch::x86_64::*;
         self.check([HEIGHT, VECTORS]);
-        let ([row, column], [vector, below]) = (self.strides.x(), self.strides.w());
+        let ([row, column], [vector, below]) = (self.strides.x, self.strides.w);
         let mut sums = [[_mm512_setzero_ps(); VECTORS]; HEIGHT];
         for at in 0..self.depth {
             // SAFETY: index < VECTORS and at < depth, for which `check` has found 16 weights inside w.
@@ -278,15 +262,15 @@ pub(super) mod tests {
     }
 
     /// All columns of `x (rows, depth) * w (depth, columns)` by tiles, into rows of `stride`.
-    fn product<S: Strides>(
+    fn product(
         instructions: Instructions,
-        operands: Operands<'_, S>,
+        operands: Operands<'_>,
         [rows, columns]: [usize; 2],
         stride: usize,
     ) -> Vec<f32> {
         let mut out = vec![f32::NAN; rows * stride];
         for (first, width) in instructions.cut(columns) {
-            let [vector, _] = operands.strides.w();
+            let [vector, _] = operands.strides.w;
             let tile = Operands { w: &operands.w[first / VECTOR * vector..], ..operands };
             tile.tile(instructions, [rows, width], &mut out[first..], stride);
         }
@@ -314,9 +298,9 @@ pub(super) mod tests {
         for (rows, columns, depth) in [(1, 16, 1), (2, 48, 5), (3, 64, 33), (4, 112, 7), (5, 32, 64), (6, 144, 96)] {
             let (gap, far) = (3, columns + 5);
             for strides in [
-                Strided { x: [depth, 1], w: [depth * VECTOR, VECTOR] },
-                Strided { x: [depth + gap, 1], w: [VECTOR, far] },
-                Strided { x: [1, rows + gap], w: [VECTOR, columns] },
+                Strides { x: [depth, 1], w: [depth * VECTOR, VECTOR] },
+                Strides { x: [depth + gap, 1], w: [VECTOR, far] },
+                Strides { x: [1, rows + gap], w: [VECTOR, columns] },
             ] {
                 let end = |[outer, inner]: [usize; 2], count: usize| (count - 1) * outer + (depth - 1) * inner;
                 let x: Vec<f32> = random(&[end(strides.x, rows) + 1], 1.0).to_vec1().unwrap();
@@ -347,7 +331,7 @@ pub(super) mod tests {
     #[test]
     #[should_panic(expected = "w has all columns")]
     fn an_operand_that_is_too_short_is_refused() {
-        let strides = Strided { x: [4, 1], w: [VECTOR, VECTOR] };
+        let strides = Strides { x: [4, 1], w: [VECTOR, VECTOR] };
         let operands = Operands { x: &[0.0; 8], w: &[0.0; 63], depth: 4, strides };
         operands.tile(Instructions::detect(), [2, VECTOR], &mut [0.0; 2 * VECTOR], VECTOR);
     }
