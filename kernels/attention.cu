@@ -96,11 +96,10 @@ struct State {
 
     // Takes in a tile of keys, at `keys` and `values` for this lane; the rest is as in `weigh`.
     template <bool EDGE>
-    __device__ __forceinline__ void attend(uint32_t keys, uint32_t values, float scale, int count, Sight sight,
-                                           int query, int key) {
+    __device__ __forceinline__ void attend(uint32_t keys, uint32_t values, float scale, bool first, View view) {
         constexpr int STRIDE = SIZE + VECTOR;
         // A product is over 16 keys: which of the tile's are needed at all.
-        auto needed = [&](int pair) { return !EDGE || pair * 16 < count; };
+        auto needed = [&](int pair) { return !EDGE || pair * 16 < view.count; };
 
         float scores[STACK][KEYS / 8][4];
         auto score = [&](int pair, int step) {
@@ -131,7 +130,8 @@ struct State {
         uint32_t weights[STACK][KEYS / 16][4];
 #pragma unroll
         for (int m = 0; m < STACK; ++m) {
-            weigh<EDGE, T>(scores[m], weights[m], sums[m], seen[m], scale, count, sight, query + m * 16, key);
+            weigh<EDGE, T>(scores[m], weights[m], sums[m], seen[m], scale, first, view);
+            view.query += 16;
         }
 
 #pragma unroll
@@ -237,11 +237,12 @@ __device__ __forceinline__ void attention(const T* __restrict__ qkv, T* __restri
         if (more) load_next(key + KEYS);
         const uint32_t offset = buffer_of(key) * BUFFER_BYTES;
         const uint32_t own_keys = key_address + offset, own_values = value_address + offset;
+        const bool alike = all_from <= key && all_until == any_until;
+        const View view = {any_until - key, alike, sight, mine + lane / 4, key + lane % 4 * 2};
         if (active && all_from <= key && key + KEYS <= all_until) {
-            state.template attend<false>(own_keys, own_values, scale, KEYS, sight, 0, 0);
+            state.template attend<false>(own_keys, own_values, scale, key == begin, view);
         } else if (active && key < any_until) {
-            state.template attend<true>(own_keys, own_values, scale, any_until - key, sight, mine + lane / 4,
-                                        key + lane % 4 * 2);
+            state.template attend<true>(own_keys, own_values, scale, key == begin, view);
         }
         if (more) {
             wait_for_copies();

@@ -11,15 +11,27 @@ use crate::ops::{Matrix, MatrixBuilder, Rows};
 use crate::units::{Bytes, ModelId};
 
 /// Lengths of rows, so that tiles of attention end everywhere: empty rows, rows of one token, and both sides of a tile.
-/// The last are long enough for long tiles.
-const LENGTHS: [&[usize]; 6] = [
+/// The last two are long enough for long tiles. Those before and the last have more tiles than a card has blocks at once.
+const LENGTHS: [&[usize]; 8] = [
     &[1],
     &[1, 2, 3, 7, 0, 31, 33, 0],
     &[64, 63, 65, 1, 128, 127, 129, 16],
     &[512, 3, 511, 500, 70, 0, 256],
     &[17; 40],
+    &MANY,
     &[481, 0, 512, 7, 511],
+    &[512; 5],
 ];
+/// All lengths up to 150, mixed, as far as they go.
+const MANY: [usize; 60] = {
+    let mut lengths = [0; 60];
+    let mut row = 0;
+    while row < lengths.len() {
+        lengths[row] = row * 37 % 151;
+        row += 1;
+    }
+    lengths
+};
 /// Heads and their size.
 const HEADS: [(usize, usize); 5] = [(1, 64), (12, 32), (16, 64), (3, 96), (4, 128)];
 

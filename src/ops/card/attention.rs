@@ -7,12 +7,12 @@ use cudarc::driver::sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMI
 use cudarc::driver::{CudaFunction, CudaModule, PushKernelArg};
 
 use super::layout::Layout;
-use super::operations::{Operations, launch};
+use super::operations::{Chip, Operations, launch};
 use super::tensors::{address, address_of};
 use super::{HEAD_SIZES, TILE};
 use crate::ops::Sight;
 
-/// Keys of a tile, of which there are two, and two of their values, beside the queries.
+/// Keys of a tile, of which there are two, and two of their values, beside the queries (Hopper's: of two tiles).
 const KEYS: usize = 64;
 
 /// What computes attention.
@@ -49,6 +49,8 @@ struct Tiled {
     function: CudaFunction,
     threads: u32,
     shared_bytes: u32,
+    /// As many blocks as the card holds at once, where each computes one tile after the other; else a block is for one.
+    at_once: Option<usize>,
 }
 
 /// Where the kernels are.
@@ -59,17 +61,25 @@ pub(super) struct Modules<'a> {
 
 impl Attention {
     /// Loads those for a dtype, by its name in kernels, in the order of [`HEAD_SIZES`].
-    pub(super) fn load(modules: &Modules, dtype: &str, capability: (i32, i32)) -> Result<Vec<Attention>> {
+    pub(super) fn load(modules: &Modules, dtype: &str, chip: Chip) -> Result<Vec<Attention>> {
         let of_size = |size: usize| {
-            let forms = |kernels: &AttentionKernels| Ok((*kernels, Forms::load(modules, *kernels, dtype, size)?));
-            Ok(Attention(AttentionKernels::of(capability, size).iter().map(forms).collect::<Result<_>>()?))
+            let forms = |kernels: &AttentionKernels| {
+                Ok((*kernels, Forms::load(modules, *kernels, dtype, size, chip.processors)?))
+            };
+            Ok(Attention(AttentionKernels::of(chip.capability, size).iter().map(forms).collect::<Result<_>>()?))
         };
         HEAD_SIZES.into_iter().map(of_size).collect()
     }
 }
 
 impl Forms {
-    fn load(modules: &Modules, kernels: AttentionKernels, dtype: &str, size: usize) -> Result<Forms> {
+    fn load(
+        modules: &Modules,
+        kernels: AttentionKernels,
+        dtype: &str,
+        size: usize,
+        processors: usize,
+    ) -> Result<Forms> {
         let tiled = |long: bool| -> Result<Tiled> {
             let (end, queries) = if long { ("_long", 2 * TILE) } else { ("", TILE) };
             // Threads, and bytes: queries and four tiles, in rows with 8 elements between them or swizzled and aligned.
@@ -80,7 +90,7 @@ impl Forms {
                     (modules.general, "attention", threads, (queries + 4 * KEYS) * (size + 8) * 2)
                 }
                 AttentionKernels::Hopper => {
-                    (modules.hopper, "attention_hopper", 2 * queries, (queries + 4 * KEYS) * size * 2 + 1024)
+                    (modules.hopper, "attention_hopper", 2 * queries, (2 * queries + 4 * KEYS) * size * 2 + 1024)
                 }
             };
             let name = format!("{name}_{dtype}_{size}{end}");
@@ -89,7 +99,15 @@ impl Forms {
             function
                 .set_attribute(CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, bytes as i32)
                 .map_err(candle_core::Error::wrap)?;
-            Ok(Tiled { function, threads: threads as u32, shared_bytes: bytes as u32 })
+            let (threads, shared_bytes) = (threads as u32, bytes as u32);
+            let at_once = match kernels {
+                AttentionKernels::General => None,
+                AttentionKernels::Hopper => {
+                    let blocks = function.occupancy_max_active_blocks_per_multiprocessor(threads, bytes, None);
+                    Some(blocks.map_err(candle_core::Error::wrap)? as usize * processors)
+                }
+            };
+            Ok(Tiled { function, threads, shared_bytes, at_once })
         };
         Ok(Forms { short: tiled(false)?, long: tiled(true)? })
     }
@@ -137,10 +155,16 @@ pub(crate) fn attention_by(
     // The kernel's exponents are of 2.
     let scale = std::f32::consts::LOG2_E / (size as f32).sqrt();
     let reach = sight.reach() as i32;
-    let config = launch((heads, layout.tiles), tiled.threads, tiled.shared_bytes)?;
+    let tile_count = i32::try_from(layout.tiles).map_err(candle_core::Error::wrap)?;
+    // Where a block computes several tiles, more blocks than there is room for would only wait for it.
+    let of_head = tiled.at_once.map_or(layout.tiles, |blocks| layout.tiles.min((blocks / heads).max(1)));
+    let config = launch((heads, of_head), tiled.threads, tiled.shared_bytes)?;
     let mut arguments = operations.stream.launch_builder(&tiled.function);
     arguments.arg(&qkv).arg(&out).arg(&tiles).arg(&key_heads).arg(&stride).arg(&scale);
     arguments.arg(&reach).arg(&reach);
+    if tiled.at_once.is_some() {
+        arguments.arg(&tile_count);
+    }
     // SAFETY: the arguments are those that the kernel declares; the tensors have the shapes that it reads and writes, as
     // far as the tiles say, which are inside the rows.
     unsafe { arguments.launch(config) }.map_err(candle_core::Error::wrap)?;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use candle_core::{Result, bail};
 use cudarc::driver::sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
 use cudarc::driver::sys::{
-    CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, CUtensorMap, CUtensorMapDataType,
-    CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle, cuTensorMapEncodeTiled,
+    CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
+    CUtensorMapSwizzle, cuTensorMapEncodeTiled,
 };
 use cudarc::driver::{CudaFunction, CudaModule, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg};
 
@@ -93,8 +93,8 @@ pub(super) struct Hopper {
 }
 
 impl Hopper {
-    /// `module` is that of `product`; the card is of compute capability 9.0.
-    pub(super) fn new(module: &Arc<CudaModule>, stream: &CudaStream) -> Result<Hopper> {
+    /// `module` is that of `product`; the card is of compute capability 9.0 and has so many multiprocessors.
+    pub(super) fn new(module: &Arc<CudaModule>, processors: usize) -> Result<Hopper> {
         let find = |kind: Kind, after: After| -> Result<CudaFunction> {
             let name = format!("product_{}{}", kind.name(), after.end_of_name());
             let function =
@@ -106,8 +106,6 @@ impl Hopper {
         };
         let of = |kind: Kind| After::ALL.into_iter().map(|after| find(kind, after)).collect::<Result<Vec<_>>>();
         let functions = Kind::ALL.into_iter().map(of).collect::<Result<Vec<_>>>()?;
-        let processors = stream.context().attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-        let processors = processors.map_err(candle_core::Error::wrap)? as usize;
         Ok(Hopper { functions, processors })
     }
 

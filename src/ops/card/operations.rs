@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use candle_core::{CudaDevice, DType, Device, Result, Tensor, bail};
-use cudarc::driver::{CudaFunction, CudaModule, CudaStream, LaunchConfig};
+use cudarc::driver::sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+use cudarc::driver::{CudaContext, CudaFunction, CudaModule, CudaStream, DriverError, LaunchConfig};
 use cudarc::nvrtc::Ptx;
 
 use super::attention::{Attention, Modules};
@@ -70,21 +71,20 @@ impl Operations {
                 module.map_err(|error| candle_core::Error::msg(format!("the kernels of {name}: {error}")))
             })
             .collect::<Result<Vec<Arc<CudaModule>>>>()?;
-        let (capability, product) = (stream.context().compute_capability(), &modules[5]);
-        let capability = capability.map_err(candle_core::Error::wrap)?;
-        let hopper = match capability {
-            (9, 0) => Some(Hopper::new(product, &stream)?),
+        let (chip, product) = (Chip::of(stream.context()).map_err(candle_core::Error::wrap)?, &modules[5]);
+        let hopper = match chip.capability {
+            (9, 0) => Some(Hopper::new(product, chip.processors)?),
             _ => None,
         };
-        let possible = EightBitProducts::of(capability);
+        let possible = EightBitProducts::of(chip.capability);
         let named = std::env::var(EightBitProducts::VARIABLE).ok();
         let chosen = EightBitProducts::chosen(possible, named.as_deref())?;
         let operations = Operations {
             gemm: Gemm::new(scratch.0, scratch.1, hopper)?,
             eight_bit: if named.is_some() { vec![chosen] } else { possible.to_vec() },
             pages: Pages::default(),
-            f16: Functions::load(&modules, "f16", capability)?,
-            bf16: Functions::load(&modules, "bf16", capability)?,
+            f16: Functions::load(&modules, "f16", chip)?,
+            bf16: Functions::load(&modules, "bf16", chip)?,
             stream,
         };
         let all = OPERATIONS.get_or_init(Mutex::default);
@@ -126,6 +126,21 @@ impl Operations {
             DType::BF16 => Ok(&self.bf16),
             other => bail!("there are kernels for f16 and bf16, not for {other:?}"),
         }
+    }
+}
+
+/// What kernels are chosen by, and how many blocks of them run at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chip {
+    pub(super) capability: (i32, i32),
+    /// Its multiprocessors.
+    pub(super) processors: usize,
+}
+
+impl Chip {
+    fn of(context: &CudaContext) -> std::result::Result<Chip, DriverError> {
+        let processors = context.attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize;
+        Ok(Chip { capability: context.compute_capability()?, processors })
     }
 }
 
@@ -176,7 +191,7 @@ struct Codings {
 }
 
 impl Functions {
-    fn load(modules: &[Arc<CudaModule>], dtype: &str, capability: (i32, i32)) -> Result<Functions> {
+    fn load(modules: &[Arc<CudaModule>], dtype: &str, chip: Chip) -> Result<Functions> {
         let [general, hopper, embed, norm, pool, _, quantize, rotary, activation] = modules else {
             unreachable!("there are nine modules")
         };
@@ -207,7 +222,7 @@ impl Functions {
             find(activation, format!("{name}_gated_{dtype}"))
         };
         Ok(Functions {
-            attention: Attention::load(&Modules { general, hopper }, dtype, capability)?,
+            attention: Attention::load(&Modules { general, hopper }, dtype, chip)?,
             add_norm: by_width(norm, "add_norm")?,
             embed: by_width(embed, "embed")?,
             pool: find(pool, format!("pool_{dtype}"))?,
