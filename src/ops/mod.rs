@@ -17,6 +17,7 @@ mod eight_bit;
 mod matrix;
 mod gemm;
 mod tile;
+mod decoded;
 mod panels;
 mod linear;
 mod activation;
