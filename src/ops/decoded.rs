@@ -32,6 +32,7 @@ pub(super) fn times_decoded(x: &[f32], w: View<'_>, out: &mut [f32], scratch: &m
     }
 }
 
+/// The same for up to [`FEW`] rows of x.
 fn few(
     instructions: Instructions,
     x: &[f32],
