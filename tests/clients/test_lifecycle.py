@@ -41,14 +41,14 @@ def test_sigterm_under_load_says_not_serving_first_finishes_and_ends_with_0(tmp_
     threads = [threading.Thread(target=watch), *(threading.Thread(target=load) for _ in range(4))]
     for thread in threads:
         thread.start()
-    time.sleep(1)
+    while outcomes["answered"] < 5 and not told:
+        time.sleep(0.05)
     asked = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
     code = server.stop()
     for thread in threads:
         thread.join(30)
     assert code == 0, server.log()
-    assert outcomes["answered"] > 4
     states = [status for _, status in seen]
     assert states[0] == health_pb2.HealthCheckResponse.SERVING
     assert states[-1] == health_pb2.HealthCheckResponse.NOT_SERVING, states
