@@ -152,8 +152,8 @@ mod tests {
         let taking = untaken.clone().begin();
         taking.wanted();
         assert!(stays(untaken.clone()).await, "the server has nothing to give");
-        taking.given(2 * SLOWEST);
-        assert!(stays(untaken.clone()).await, "so much takes two seconds");
+        taking.given(20 * SLOWEST);
+        assert!(stays(untaken.clone()).await, "so much takes twenty seconds");
         taking.given(1);
         assert!(!stays(untaken.clone()).await);
         drop(taking);
