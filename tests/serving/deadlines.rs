@@ -1,6 +1,6 @@
 //! Deadlines and clients that go away.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use plimsoll::engine::ModelState;
 use plimsoll::service::proto::plimsoll::embed_client::EmbedClient;
@@ -59,7 +59,9 @@ async fn case_19_what_is_late_or_gone_never_reaches_the_device() {
     assert!(missed >= 190, "{missed} of 200 were late behind seconds of work");
     gone.shutdown().await;
     assert_eq!(ahead.await.unwrap().unwrap().embeddings.len(), AHEAD as usize);
+    let idle = Instant::now();
     server.until("long", |status| status.waiting_rows == 0).await;
+    assert!(idle.elapsed() < Duration::from_secs(5));
     let ran = server.rows_run("long") - before;
     let in_time = 200 - missed;
     assert!(ran <= u64::from(AHEAD) + in_time, "{ran} rows ran, {AHEAD} ahead and {in_time} in time");

@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 use super::args::RunArgs;
 use super::report::Report;
 use super::run::measure;
+use super::tries::in_some_try;
 use crate::service::proto::plimsoll as wire;
 
 /// What is wrong with the server.
@@ -232,25 +233,29 @@ fn all_tasks_are_asked_checked_and_counted() {
 /// generator that waits for answers would have sent one call instead, and its p90 would not have shown the stall.
 #[test]
 fn a_stall_counts_for_every_call_that_was_due() {
-    let stall = Trouble::Stall(Duration::from_millis(300), Duration::from_millis(800));
-    let options = "--model embed --rate 100 --arrivals constant --duration 1s --check 0 --late-after 200ms";
-    let report = bench(0, stall, options).unwrap();
-    let total = &report.total;
-    assert_eq!((total.calls, total.failed), (100, total.late));
-    assert!(total.latency_ms.max > 450.0, "{:?}", total.latency_ms);
-    assert!(total.latency_ms.p90 > 300.0, "{:?}", total.latency_ms);
-    // 30 were due more than 200 ms before its end; more are late where the machine stalls as well.
-    assert!(total.late >= 20, "{}", total.late);
+    in_some_try(|| {
+        let stall = Trouble::Stall(Duration::from_millis(300), Duration::from_millis(800));
+        let options = "--model embed --rate 100 --arrivals constant --duration 1s --check 0 --late-after 200ms";
+        let report = bench(0, stall, options).unwrap();
+        let total = &report.total;
+        assert_eq!((total.calls, total.failed), (100, total.late));
+        assert!(total.latency_ms.max > 450.0, "{:?}", total.latency_ms);
+        assert!(total.latency_ms.p90 > 300.0, "{:?}", total.latency_ms);
+        // 30 were due more than 200 ms before its end. On a busy machine the queue behind it lasts longer, but what was
+        // answered before it, 30 of 100, does not feel it.
+        assert!((20..=70).contains(&total.late), "{}", total.late);
+    });
 }
 
 #[test]
 fn a_closed_loop_keeps_so_many_callers_busy() {
-    let report = bench(5, Trouble::None, "--model embed --concurrency 4 --duration 1s --check 0").unwrap();
-    let total = &report.total;
-    // How many fewer depends on the machine: it may stall for half of the second.
-    assert!((8.0..=200.0).contains(&total.answered.calls), "the device does less than 200/s: {total:?}");
-    // Four callers share the device: each waits for three others.
-    assert!(total.latency_ms.p50 >= 15.0, "{:?}", total.latency_ms);
+    in_some_try(|| {
+        let report = bench(5, Trouble::None, "--model embed --concurrency 4 --duration 1s --check 0").unwrap();
+        let total = &report.total;
+        assert!((40.0..=200.0).contains(&total.answered.calls), "the device does less than 200/s: {total:?}");
+        // Four callers share the device: each waits for three others.
+        assert!(total.latency_ms.p50 >= 15.0, "{:?}", total.latency_ms);
+    });
 }
 
 #[test]
@@ -279,14 +284,15 @@ fn refusals_deadlines_and_cancels_are_told_apart() {
 /// Goal: the capacity of a device that takes 5 ms a call is found, and lateness follows from the load at 70 % of it.
 #[test]
 fn capacity_and_lateness_are_found() {
-    let options = "--model embed --find-capacity --undisturbed 2s --duration 500ms --check 0";
-    let report = bench(5, Trouble::None, options).unwrap();
-    let found = report.undisturbed.unwrap();
-    // 200/s less the timers' lateness and what the machine stalls.
-    assert!((5.0..=200.0).contains(&found.capacity_calls_per_s), "{found:?}");
-    assert!(found.p99_ms >= 5.0);
-    assert!((report.late_after_ms.unwrap() / found.p99_ms - 10.0).abs() < 1e-6);
-    assert!(report.load["pacing"].starts_with("open loop, poisson"));
+    in_some_try(|| {
+        let options = "--model embed --find-capacity --undisturbed 2s --duration 500ms --check 0";
+        let report = bench(5, Trouble::None, options).unwrap();
+        let found = report.undisturbed.unwrap();
+        assert!((30.0..=200.0).contains(&found.capacity_calls_per_s), "{found:?}"); // 200/s less the timers' lateness
+        assert!(found.p99_ms >= 5.0);
+        assert!((report.late_after_ms.unwrap() / found.p99_ms - 10.0).abs() < 1e-6);
+        assert!(report.load["pacing"].starts_with("open loop, poisson"));
+    });
 }
 
 #[test]

@@ -27,6 +27,8 @@ mod run;
 mod pressure;
 #[cfg(test)]
 mod end_to_end;
+#[cfg(test)]
+mod tries;
 
 use std::process::ExitCode;
 

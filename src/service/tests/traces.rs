@@ -200,6 +200,8 @@ async fn a_collector_that_is_not_there_hurts_nobody() {
     for _ in 0..20 {
         server.infer(texts("embed", &["web"])).await.unwrap();
     }
-    tokio::time::timeout(Duration::from_secs(60), traces.shut_down()).await.expect("it gives up");
+    let started = Instant::now();
+    traces.shut_down().await;
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     server.infer(texts("embed", &["web"])).await.unwrap();
 }
