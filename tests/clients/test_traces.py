@@ -38,12 +38,15 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
             self.arrived.notify_all()
         return trace_service_pb2.ExportTraceServiceResponse()
 
-    def take(self, count, seconds=20):
-        """So many spans, and no more of them."""
+    def take(self, calls, seconds=20):
+        """All spans up to those of so many calls, which end last."""
+        def ended():
+            return [span for span in self.spans if span.kind == Span.SPAN_KIND_SERVER]
+
         with self.arrived:
-            assert self.arrived.wait_for(lambda: len(self.spans) >= count, seconds), [span.name for span in self.spans]
+            assert self.arrived.wait_for(lambda: len(ended()) >= calls, seconds), [span.name for span in self.spans]
+            assert len(ended()) == calls, [span.name for span in self.spans]
             spans, self.spans = self.spans, []
-        assert len(spans) == count, [span.name for span in spans]
         return spans
 
 
@@ -66,30 +69,42 @@ def traced(tmp_path, collector):
 
 
 def below(spans, call):
-    """The spans of a call's request, by name."""
-    found = {span.name: span for span in spans if span.parent_span_id == call.span_id}
+    """The steps of a call's request, which are as many as its rows were spread over, when all that is below it is right."""
+    assert {span.parent_span_id for span in spans if span is not call} == {call.span_id}
+    found = collections.defaultdict(list)
+    for span in spans:
+        assert span.trace_id == call.trace_id
+        if span is not call:
+            assert span.kind == Span.SPAN_KIND_INTERNAL
+            assert call.start_time_unix_nano <= span.start_time_unix_nano + 1000
+            assert span.start_time_unix_nano <= span.end_time_unix_nano <= call.end_time_unix_nano + 1000
+            found[span.name].append(span)
     assert sorted(found) == ["queue", "step", "tokenize"]
-    for span in found.values():
-        assert span.trace_id == call.trace_id and span.kind == Span.SPAN_KIND_INTERNAL
-        assert call.start_time_unix_nano <= span.start_time_unix_nano + 1000
-        assert span.start_time_unix_nano <= span.end_time_unix_nano <= call.end_time_unix_nano + 1000
-    assert found["tokenize"].end_time_unix_nano <= found["queue"].start_time_unix_nano + 1000
-    assert found["queue"].end_time_unix_nano == found["step"].start_time_unix_nano
-    return found
+    (tokenize,), (queue,), steps = found["tokenize"], found["queue"], found["step"]
+    assert tokenize.end_time_unix_nano <= queue.start_time_unix_nano + 1000
+    assert queue.end_time_unix_nano == steps[0].start_time_unix_nano
+    for step, following in zip(steps, steps[1:]):
+        assert step.end_time_unix_nano <= following.start_time_unix_nano + 1000
+    return steps
 
 
-def assert_step(step, rows):
-    facts = values(step.attributes)
-    assert facts["plimsoll.batch_rows"] >= rows and facts["plimsoll.computed_tokens"] >= rows * 3
-    assert facts["plimsoll.predicted_peak_bytes"] > 0 and facts["plimsoll.true_peak_bytes"] > 0
-    assert facts["plimsoll.batch_reason"] in ("memory", "latency", "knee", "queue", "limit")
+def assert_steps(steps, rows):
+    """Steps of one request alone, which has so many rows."""
+    assert 1 <= len(steps) <= rows
+    facts = [values(step.attributes) for step in steps]
+    assert sum(step["plimsoll.batch_rows"] for step in facts) == rows
+    assert len({step["plimsoll.step_id"] for step in facts}) == len(steps)
+    for step in facts:
+        assert step["plimsoll.computed_tokens"] >= step["plimsoll.batch_rows"] * 3
+        assert step["plimsoll.predicted_peak_bytes"] > 0 and step["plimsoll.true_peak_bytes"] > 0
+        assert step["plimsoll.batch_reason"] in ("memory", "latency", "knee", "queue", "limit")
 
 
 def test_a_grpc_call_and_an_http_call(traced, collector):
     with triton.InferenceServerClient(traced.address) as client:
         headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "vendor=value"}
         client.infer("tiny-embed", [texts([SECRET, "web server"])], headers=headers)
-    spans = collector.take(4)
+    spans = collector.take(calls=1)
     (call,) = [span for span in spans if span.kind == Span.SPAN_KIND_SERVER]
     assert call.name == "inference.GRPCInferenceService/ModelInfer"
     assert (call.trace_id.hex(), call.parent_span_id.hex(), call.trace_state) == (TRACE, PARENT, "vendor=value")
@@ -97,7 +112,8 @@ def test_a_grpc_call_and_an_http_call(traced, collector):
     assert facts.pop("plimsoll.tokens") > 4
     assert facts == {"rpc.system": "grpc", "rpc.service": "inference.GRPCInferenceService", "rpc.method": "ModelInfer",
                      "rpc.grpc.status_code": 0, "plimsoll.model": "tiny-embed", "plimsoll.rows": 2}
-    assert_step(below(spans, call)["step"], rows=2)
+    # Two, where the profile does not know yet what both rows together cost.
+    assert_steps(below(spans, call), rows=2)
     assert SECRET not in str(spans)
     assert collector.resources[0]["service.name"] == "plimsoll" and collector.resources[0]["service.version"]
 
@@ -106,22 +122,35 @@ def test_a_grpc_call_and_an_http_call(traced, collector):
         "content-type": "application/json", "traceparent": f"00-{TRACE}-{PARENT}-01"})
     with urllib.request.urlopen(request, timeout=30) as answer:
         assert answer.status == 200
-    spans = collector.take(4)
+    spans = collector.take(calls=1)
     (call,) = [span for span in spans if span.kind == Span.SPAN_KIND_SERVER]
     assert call.name == "POST /models/{model}/embed"
     assert (call.trace_id.hex(), call.parent_span_id.hex()) == (TRACE, PARENT)
     facts = values(call.attributes)
     assert facts["http.route"] == "/models/{model}/embed" and facts["http.response.status_code"] == 200
     assert (facts["plimsoll.model"], facts["plimsoll.rows"]) == ("tiny-embed", 1)
-    assert_step(below(spans, call)["step"], rows=1)
+    assert_steps(below(spans, call), rows=1)
     assert call.status.code == Status.STATUS_CODE_UNSET and SECRET not in str(spans)
+
+
+def test_each_step_of_a_request_has_its_span(tmp_path, collector):
+    endpoint = f"http://127.0.0.1:{collector.port}"
+    server = Server(tmp_path, "--models", "embedded", "--otlp-endpoint", endpoint, "--batching", "fixed:2")
+    with triton.InferenceServerClient(server.address) as client:
+        client.infer("tiny-embed", [texts(["web"] * 5)])
+    spans = collector.take(calls=1)
+    (call,) = [span for span in spans if span.kind == Span.SPAN_KIND_SERVER]
+    steps = below(spans, call)
+    assert [values(step.attributes)["plimsoll.batch_rows"] for step in steps] == [2, 2, 1]
+    assert_steps(steps, rows=5)
+    assert server.stop() == 0, server.log()
 
 
 def test_a_caller_who_does_not_sample_is_not_traced(traced, collector):
     with triton.InferenceServerClient(traced.address) as client:
         client.infer("tiny-embed", [texts(["web"])], headers={"traceparent": f"00-{TRACE}-{PARENT}-00"})
         client.infer("tiny-embed", [texts(["web"])])
-    (call,) = [span for span in collector.take(4) if span.kind == Span.SPAN_KIND_SERVER]
+    (call,) = [span for span in collector.take(calls=1) if span.kind == Span.SPAN_KIND_SERVER]
     assert call.trace_id.hex() != TRACE and not call.parent_span_id
 
 
